@@ -1,0 +1,1 @@
+"""Fitting laws, and what a recipe is worth."""

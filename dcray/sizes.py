@@ -1,0 +1,103 @@
+"""The size ladders as tables, and what a shape costs in parameters and FLOPs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+VOCAB_MULTIPLE = 64
+GPT2_VOCAB_SIZE = 50_258  # GPT-2's 50,257 and [MASK]
+MINI_VOCAB_SIZE = 512  # bpe:512, special tokens included
+
+
+class Shape(NamedTuple):
+    """A transformer's shape; one row of a ladder."""
+
+    dim: int
+    num_layers: int
+    num_heads: int
+    mlp_dim: int
+
+    @property
+    def head_dim(self) -> int:
+        return self.dim // self.num_heads
+
+
+PAPER_SIZES = {  #    dim  layers  heads  mlp_dim    num_params (vocabulary 50,304 included)
+    "72m": Shape(512, 6, 8, 1536),  #                71_965_952
+    "140m": Shape(768, 9, 12, 2048),  #             140_983_680
+    "257m": Shape(1024, 12, 16, 2816),  #           257_190_400
+    "664m": Shape(1536, 18, 24, 4096),  #           664_200_960
+    "1.4b": Shape(2048, 24, 32, 5632),  #         1_439_273_984
+}
+
+MINI_SIZES = {  #     dim  layers  heads  mlp_dim    num_params at a vocabulary of 512
+    "60k": Shape(32, 2, 2, 96),  #                       59_616
+    "119k": Shape(48, 3, 3, 96),  #                     118_704
+    "226k": Shape(64, 3, 4, 192),  #                    225_824
+    "431k": Shape(96, 3, 6, 256),  #                    430_848
+    "984k": Shape(128, 4, 8, 384),  #                   984_320
+    #                                                at a vocabulary of 4,096 (one GPU)
+    "5.5m": Shape(256, 4, 8, 768),  #                 5_507_584
+    "31.5m": Shape(512, 8, 8, 1536),  #              31_467_008
+}
+
+SIZES = PAPER_SIZES | MINI_SIZES
+
+
+@dataclass(frozen=True)
+class Pass:
+    """How a forward pass attends: `window_pattern` over the layers, causal or not."""
+
+    seq_len: int
+    causal: bool = True
+    window_pattern: str = "SSSL"
+
+
+def pad_vocab(vocab_size: int) -> int:
+    """The vocabulary rounded up to a multiple of 64; the padding counts as parameters, never as a target."""
+    return -(-vocab_size // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
+
+
+def num_params(shape: Shape, vocab_size: int) -> int:
+    """All parameters, embeddings and padded vocabulary included: the paper's N.
+
+    2*V_padded*dim + layers*(4*dim^2 + 3*dim*mlp_dim + 2*dim + 2*head_dim) + dim, SCIENCE "Exact facts".
+    """
+    return 2 * pad_vocab(vocab_size) * shape.dim + num_non_embedding_params(shape)
+
+
+def num_non_embedding_params(shape: Shape) -> int:
+    """Parameters without the embedding and the head."""
+    dim = shape.dim
+    layer = 4 * dim**2 + 3 * dim * shape.mlp_dim + 2 * dim + 2 * shape.head_dim
+    return shape.num_layers * layer + dim
+
+
+def layer_windows(num_layers: int, seq_len: int, window_pattern: str) -> list[int | None]:
+    """How far back each layer looks: T // 2 for S, everything (None) for L; the last layer is always L."""
+    letters = [window_pattern[i % len(window_pattern)] for i in range(num_layers)]
+    letters[-1] = "L"
+    return [seq_len // 2 if letter == "S" else None for letter in letters]
+
+
+def attended_keys(seq_len: int, window: int | None, *, causal: bool) -> int:
+    """Query-key pairs of one row: sum over the T queries of the keys that each one sees."""
+    if not causal:
+        return seq_len * seq_len
+    reach = seq_len if window is None else min(window + 1, seq_len)
+    return reach * (reach + 1) // 2 + (seq_len - reach) * reach
+
+
+def forward_flops(shape: Shape, vocab_size: int, a_pass: Pass) -> float:
+    """Exact FLOPs of one forward pass per token: matmuls and the attended pairs alone, nothing masked."""
+    dim = shape.dim
+    matmuls = shape.num_layers * (4 * dim**2 + 3 * dim * shape.mlp_dim)
+    head = pad_vocab(vocab_size) * dim
+    windows = layer_windows(shape.num_layers, a_pass.seq_len, a_pass.window_pattern)
+    pairs = sum(
+        attended_keys(a_pass.seq_len, window if a_pass.causal else None, causal=a_pass.causal)
+        for window in windows
+    )
+    attention = 2 * dim * pairs / a_pass.seq_len  # q.k and p.v, a multiply-add each per pair and channel
+    return 2.0 * (matmuls + head + attention)

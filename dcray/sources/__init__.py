@@ -1,0 +1,1 @@
+"""Sources of text: one file each."""
