@@ -1,0 +1,90 @@
+"""The Ray that a command runs on: the user's cluster where one is named, else a private one on loopback.
+
+A private cluster is ours to configure: loopback on every port, no token file, no usage statistics, a
+silent screen. A cluster that the user names (RAY_ADDRESS, or a job's own) is only joined.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+QUIET = {  # defaults only: what the user has set stays
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "DO_NOT_TRACK": "true",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "RAY_AIR_NEW_OUTPUT": "0",
+    "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",
+    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+PRIVATE = {  # a cluster of ours alone
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # puts every port on 127.0.0.1, on Linux too
+    "RAY_AUTH_MODE": "disabled",  # else ray.init writes ~/.ray/auth_token
+}
+
+
+def set_environment() -> None:
+    """Set the defaults that must stand before `import ray` or `import mlflow`; never overrides a value."""
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+
+
+@contextmanager
+def ray_cluster(*, num_cpus: int | None = None, logs: Path | None = None) -> Iterator[None]:
+    """Ray, connected: the cluster that RAY_ADDRESS or an outer `ray.init` names, else a private one.
+
+    A private cluster offers `num_cpus` CPUs (None: this machine's). It is gone at the end; its logs
+    are moved to `logs` when the block ends with an exception.
+    """
+    set_environment()
+    if "RAY_ADDRESS" not in os.environ:
+        for name, value in PRIVATE.items():
+            os.environ.setdefault(name, value)
+    import ray
+
+    if ray.is_initialized():
+        yield
+        return
+    if "RAY_ADDRESS" in os.environ:
+        ray.init(logging_level="error", log_to_driver=False)
+        try:
+            yield
+        finally:
+            ray.shutdown()
+        return
+    folder = tempfile.mkdtemp(prefix="dcray-")  # short: a socket's path has 107 bytes
+    try:
+        ray.init(
+            address="local",
+            num_cpus=num_cpus,
+            include_dashboard=False,
+            logging_level="error",
+            log_to_driver=False,
+            configure_logging=True,
+            _temp_dir=folder,
+        )
+        try:
+            yield
+        except BaseException:
+            _keep_logs(Path(folder), logs)
+            raise
+        finally:
+            ray.shutdown()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _keep_logs(folder: Path, logs: Path | None) -> None:
+    found = folder / "session_latest" / "logs"
+    if logs is not None and found.exists():
+        target = logs / f"ray-{os.getpid()}"
+        shutil.copytree(found, target, dirs_exist_ok=True, ignore_dangling_symlinks=True)
