@@ -156,4 +156,4 @@ def target_nats(logits: Tensor, targets: Tensor, vocab_size: int) -> Tensor:
         padding = torch.arange(logits.shape[-1], device=logits.device) >= vocab_size
         logits = logits.masked_fill(padding, -torch.inf)
     nats = F.cross_entropy(logits.flatten(0, 1), targets.reshape(-1), reduction="none")
-    return nats.view(targets.shape)
+    return nats.view(targets.shape).clone()  # FSDP2 hooks the output: it must be no view
