@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
+import shutil
 import socket
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -98,20 +101,21 @@ def on_ranks(world_size: int, function: Callable[..., Any], *args: Any) -> list[
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    context = mp.get_context("spawn")
-    results = context.SimpleQueue()
-    mp.spawn(_rank, (world_size, port, results, function, args), world_size)
-    found = dict(results.get() for _ in range(world_size))
-    return [found[rank] for rank in range(world_size)]
+    folder = tempfile.mkdtemp()
+    mp.spawn(_rank, (world_size, port, folder, function, args), world_size)
+    found = [Path(folder, str(rank)).read_bytes() for rank in range(world_size)]
+    shutil.rmtree(folder)
+    return [pickle.loads(data) for data in found]
 
 
 def _rank(
-    rank: int, world_size: int, port: int, results: Any, function: Callable[..., Any], args: Any
+    rank: int, world_size: int, port: int, folder: str, function: Callable[..., Any], args: Any
 ) -> None:
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world_size
     )
-    results.put((rank, function(this_place(torch.device("cpu")), *args)))
+    found = function(this_place(torch.device("cpu")), *args)
+    Path(folder, str(rank)).write_bytes(pickle.dumps(found))
     dist.barrier()
     dist.destroy_process_group()
