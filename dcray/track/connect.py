@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,7 +25,7 @@ QUIET = {  # defaults only: what the user has set stays
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
 }
 SCHEMES = ("sqlite", "http", "https", "postgresql", "mysql", "mssql")
-LOCK_SECONDS = 120.0  # creating a database takes 4 s; eight processes may queue for it
+LOCK_SECONDS = 180.0  # longer than a holder waits for a record that is away
 PERMANENT = {  # error codes that no waiting cures
     "INVALID_PARAMETER_VALUE",
     "RESOURCE_DOES_NOT_EXIST",
@@ -48,9 +50,25 @@ class Connection:
     uri: str
     directory: Path
 
-    def lock(self) -> FileLock:
-        """The lock under which processes of this directory create what must exist once."""
-        return FileLock(self.directory / "mlflow.lock", timeout=LOCK_SECONDS)
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """The lock under which processes of this directory make what must exist once.
+
+        Raises RecordAwayError where another process holds it for three minutes.
+        """
+        path = self.directory / "mlflow.lock"
+        try:
+            with FileLock(path, timeout=LOCK_SECONDS):
+                yield
+        except Timeout:
+            raise RecordAwayError(
+                f"{path} was held by another process for {LOCK_SECONDS:g} s; end that process"
+            ) from None
+
+    @property
+    def address(self) -> str:
+        """The tracking URI without its password: for people and for files."""
+        return redacted(self.uri)
 
 
 def resolve_uri(directory: Path, tracking_uri: str | None) -> str:
@@ -89,6 +107,11 @@ def is_local(uri: str) -> bool:
     return uri.startswith("sqlite") or host.startswith(loopback)
 
 
+def redacted(uri: str) -> str:
+    """The URI with *** for its password."""
+    return re.sub(r"(://[^:/@]*):[^@/]*@", r"\1:***@", uri)
+
+
 def connect(directory: Path, tracking_uri: str | None, *, create: bool) -> Connection:
     """A connection that has answered once.
 
@@ -110,16 +133,11 @@ def connect(directory: Path, tracking_uri: str | None, *, create: bool) -> Conne
         _make_writable(database.parent, "the directory of tracking_uri")
         if database.exists() and not os.access(database, os.W_OK):
             raise ConfigError(f"{database} must be writable; this user may only read it")
-    if not create:
-        return Connection(_client(uri), uri, directory)
-    try:
-        with FileLock(directory / "mlflow.lock", timeout=LOCK_SECONDS):
-            return Connection(_client(uri), uri, directory)
-    except Timeout:
-        raise ConfigError(
-            f"{directory / 'mlflow.lock'} was held by another process for {LOCK_SECONDS:g} s; "
-            f"end that process and run again"
-        ) from None
+    connection = Connection(None, uri, directory)
+    if not os.access(directory, os.W_OK):
+        return replace(connection, client=_client(uri, create=create))
+    with connection.lock():  # a reader too: it may meet tables that are only half made
+        return replace(connection, client=_client(uri, create=create))
 
 
 def _make_writable(directory: Path, what: str) -> None:
@@ -137,7 +155,7 @@ def _make_writable(directory: Path, what: str) -> None:
         )
 
 
-def _client(uri: str) -> Any:
+def _client(uri: str, *, create: bool) -> Any:
     """An MlflowClient that has answered; the first of a fresh database creates its tables."""
     silence()
     from mlflow import MlflowClient
@@ -149,25 +167,37 @@ def _client(uri: str) -> Any:
         client.search_experiments(max_results=1)
     except MlflowException as error:
         if "database schema" in str(error) and uri.startswith("sqlite"):
-            return _migrated(uri)
-        raise ConfigError(f"tracking_uri {uri} does not answer: {first_line(error)}") from None
+            return _migrated(uri, create=create)
+        raise ConfigError(_no_answer(uri, error)) from None
     except Exception as error:  # drivers raise what they like; the sentence is the same
-        raise ConfigError(f"tracking_uri {uri} cannot be used: {first_line(error)}") from None
+        raise ConfigError(_no_answer(uri, error)) from None
     return client
 
 
-def _migrated(uri: str) -> Any:
+def _no_answer(uri: str, error: Exception) -> str:
+    return (
+        f"tracking_uri {redacted(uri)} does not answer ({first_line(error)}); "
+        f"start that server, or leave tracking_uri out to use DIR/mlflow.db"
+    )
+
+
+def _migrated(uri: str, *, create: bool) -> Any:
     """A client on an older MLflow's database, migrated in place; called under the lock."""
     from mlflow import MlflowClient
     from mlflow.store.db import utils
 
+    if not create:
+        raise ConfigError(
+            f"the database of {redacted(uri)} has another MLflow's schema; "
+            f"dcray train or dcray search migrates it"
+        )
     try:
         utils._upgrade_db(utils.create_sqlalchemy_engine_with_retry(uri))
         client = MlflowClient(tracking_uri=uri)
         client.search_experiments(max_results=1)
     except Exception as error:
         raise ConfigError(
-            f"the database of {uri} was written by another MLflow and cannot be migrated "
+            f"the database of {redacted(uri)} was written by another MLflow and cannot be migrated "
             f"({first_line(error)}); install an MLflow at least as new as the one that wrote it"
         ) from None
     return client

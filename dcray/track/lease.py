@@ -34,14 +34,22 @@ class Lease:
     """A cell that is ours until the block ends: then FINISHED, or FAILED after an exception."""
 
     def __init__(
-        self, connection: Connection, writer: Writer, cell: Cell, run_id: str, attempt: str
+        self,
+        connection: Connection,
+        writer: Writer,
+        cell: Cell,
+        run_id: str,
+        attempt: str,
+        registry: dict[str, Lease],
     ) -> None:
         self.cell = cell
         self.run_id = run_id
         self.attempt = attempt
         self._connection = connection
         self._writer = writer
+        self._registry = registry  # of what the store holds
         self._released = False
+        registry[run_id] = self
 
     def held(self) -> bool:
         """Whether it is still ours: False where another driver thought us dead and took over."""
@@ -50,14 +58,20 @@ class Lease:
         )
         return bool(run.data.tags.get("dcray.attempt") == self.attempt)
 
-    def release(self, status: str = "FINISHED") -> bool:
-        """Give it back; `status` (FINISHED, KILLED, FAILED) becomes the parent run's."""
+    def release(self, status: str = "FINISHED", *, seconds: float | None = RELEASE_SECONDS) -> bool:
+        """Give it back; `status` (FINISHED, KILLED, FAILED) becomes the parent run's.
+
+        Waits `seconds` for the record; None only queues it, for a caller that drains all.
+        """
         if self._released:
             return True
         self._released = True
         self._writer.rest(self.run_id)
+        self._registry.pop(self.run_id, None)
         self._writer.put(Write(self.run_id, self.attempt, status=status))
-        if self._writer.drain(self.run_id, seconds=RELEASE_SECONDS):
+        if seconds is None:
+            return False
+        if self._writer.drain(self.run_id, seconds=seconds):
             return True
         self._writer.spill(self.run_id)
         return False

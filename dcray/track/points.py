@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 import time
@@ -117,6 +118,11 @@ def metrics_of(point: PointLike) -> dict[str, float]:
     }
 
 
+@functools.cache
+def _is_key(text: str) -> bool:
+    return re.fullmatch(r"[\w/.-]+", text) is not None
+
+
 def new_metrics(
     points: Iterable[PointLike], recorded: set[tuple[str, int]]
 ) -> tuple[list[Metric], list[str]]:
@@ -129,6 +135,7 @@ def new_metrics(
     for point in points:
         milliseconds = round(getattr(point, "at", time.time()) * 1000)
         for key, value in metrics_of(point).items():
+            assert _is_key(key), f"a metric key has letters, digits and _/.-, got {key!r}"
             if (key, point.step) in recorded:
                 continue
             if math.isfinite(value):

@@ -22,6 +22,7 @@ class Result:
 
     Each end returns True where it is on record, False where the record stayed away and all that
     was pending lies in DIR/spill: the driver goes on trying, and the next start replays it.
+    RuntimeError where MLflow refused something for good (kept in DIR/spill too).
     """
 
     def __init__(
@@ -135,10 +136,13 @@ class Result:
         self._writer.rest(self.run_id)
         if seconds is None:
             return False
-        if self._writer.drain(self.run_id, seconds=seconds):
-            return True
-        self._writer.spill(self.run_id)
-        return False
+        if not self._writer.drain(self.run_id, seconds=seconds):
+            self._writer.spill(self.run_id)
+            return False
+        refusal = self._writer.refusal(self.run_id)
+        if refusal:
+            raise RuntimeError(f"{self.key.name} is not wholly on record: {refusal}")
+        return True
 
 
 def _artifacts(artifacts: Mapping[str, str | Path] | None) -> dict[str, dict[str, str]]:

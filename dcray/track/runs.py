@@ -8,7 +8,7 @@ that is left out why.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -166,7 +166,7 @@ def experiment_of(connection: Connection, study: str) -> Any:
     if experiment is None:
         known = [e.name for e in connection.client.search_experiments() if "dcray.format" in e.tags]
         raise ConfigError(
-            f'STUDY must be on record, got "{study}"{did_you_mean(study, known)}; {connection.uri}'
+            f'STUDY must be on record, got "{study}"{did_you_mean(study, known)}; {connection.address}'
         )
     check_format(study, experiment)
     return experiment
@@ -179,7 +179,11 @@ def check_format(study: str, experiment: Any) -> None:
             f'the study "{study}" was deleted in MLflow (experiment {experiment.experiment_id}); '
             f"restore that experiment, or give the study another name"
         )
-    written = int(experiment.tags.get("dcray.format", FORMAT))
+    _check_newer(study, experiment.tags)
+
+
+def _check_newer(study: str, tags: Mapping[str, str]) -> None:
+    written = int(tags.get("dcray.format", FORMAT))
     if written > FORMAT:
         raise ConfigError(
             f'the record of study "{study}" was written by a newer dcray (format {written}, this '
@@ -193,6 +197,7 @@ def _latest(connection: Connection, study: str) -> tuple[list[Row], list[Exclusi
     by_key: dict[str, list[Row]] = {}
     exclusions: list[Exclusion] = []
     for run in search(connection, experiment.experiment_id, "tags.`dcray.role` = 'result'"):
+        _check_newer(study, run.data.tags)
         try:
             row = row_of(study, run)
         except (KeyError, ValueError) as error:

@@ -49,6 +49,7 @@ class Store:
         self.attempt = uuid.uuid4().hex[:12]  # of this driver; what it writes carries it
         self.writer = Writer(connection)
         self._open: dict[str, Result] = {}
+        self._leases: dict[str, Lease] = {}
         self._parents: dict[Cell, str] = {}
         self._provenance: dict[str, str] | None = None
         atexit.register(self.close)
@@ -85,8 +86,8 @@ class Store:
 
     @property
     def address(self) -> str:
-        """The tracking URI, for people and for `mlflow ui --backend-store-uri`."""
-        return self.connection.uri
+        """The tracking URI without its password: for people, and for `mlflow ui`."""
+        return self.connection.address
 
     def settle_orphans(self) -> list[str]:
         """Settle the runs of this study that say RUNNING though their owner is dead; their ids.
@@ -109,7 +110,7 @@ class Store:
         with self.connection.lock():
             self._wait(lambda: take(self.connection, cell, run_id, self.attempt))
         self.writer.beat(run_id)
-        return Lease(self.connection, self.writer, cell, run_id, self.attempt)
+        return Lease(self.connection, self.writer, cell, run_id, self.attempt, self._leases)
 
     def find(self, key: Key) -> Row | None:
         """The result with this key in whatever state it is; a complete one before all others."""
@@ -155,6 +156,8 @@ class Store:
         atexit.unregister(self.close)
         for result in list(self._open.values()):
             result.interrupt("the driver ended", seconds=None)
+        for lease in list(self._leases.values()):
+            lease.release("KILLED", seconds=None)
         if not self.writer.drain(None, seconds=CLOSE_SECONDS):
             self.writer.spill(None)
         self.writer.stop()

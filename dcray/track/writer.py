@@ -77,6 +77,7 @@ class Writer:
         self._applying: Write | None = None
         self._draining = 0  # how many callers wait: then nothing lingers
         self._stopped = False
+        self._refused: dict[str, str] = {}  # run id: what MLflow said
         self._alive: set[str] = set()  # run ids that get a heartbeat
         self._last_beat = time.monotonic()
         self._thread = threading.Thread(target=self._work, name="dcray-record", daemon=True)
@@ -136,6 +137,10 @@ class Writer:
                 for run, found in by_run.items()
             ]
 
+    def refusal(self, run_id: str) -> str | None:
+        """What MLflow said when it refused a write of this run for good, None where it did not."""
+        return self._refused.get(run_id)
+
     def stop(self) -> None:
         """End the thread after the write it is at."""
         with self._changed:
@@ -161,11 +166,19 @@ class Writer:
                     with self._changed:
                         self._applying = None
                     continue
-                name = f"{write.run_id}-{write.attempt}-{time.time_ns()}.refused"
-                kept = _spill(self._connection, name, [write])
-                _log.error("the record refused a write, kept in %s: %s", kept, first_line(error))
+                self._refuse(write, error)
             pause = 0.0
             self._done(write)
+
+    def _refuse(self, write: Write, error: Exception) -> None:
+        """Keep on disk what MLflow will never take, for a person to look at."""
+        name = f"{write.run_id}-{write.attempt}-{time.time_ns()}.refused"
+        try:
+            where = f"kept in {_spill(self._connection, name, [write])}"
+        except OSError as other:
+            where = f"and lost: {other}"
+        self._refused[write.run_id] = f"{first_line(error)} ({where})"
+        _log.error("the record refused a write: %s", self._refused[write.run_id])
 
     def _next(self, pause: float) -> Write | None:
         """The write to do now, after a pause where the last one failed, or None."""
@@ -215,7 +228,7 @@ def replay(connection: Connection) -> int:
     for path in sorted((connection.directory / "spill").glob("*.json")):
         spilled = json.loads(path.read_text(encoding="utf-8"))
         owner = Owner(**spilled["owner"])
-        if spilled["uri"] != connection.uri or (owner != this_process() and owner.alive(None)):
+        if spilled["uri"] != connection.address or (owner != this_process() and owner.alive(None)):
             continue
         try:
             for fields in spilled["writes"]:
@@ -247,7 +260,7 @@ def _spill(connection: Connection, name: str, writes: Iterable[Write]) -> Path:
     path = _spill_path(connection, name)
     path.parent.mkdir(exist_ok=True)
     content = {
-        "uri": connection.uri,
+        "uri": connection.address,
         "owner": asdict(this_process()),
         "writes": [asdict(write) for write in writes],
     }
