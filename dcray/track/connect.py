@@ -117,7 +117,7 @@ def connect(directory: Path, tracking_uri: str | None, *, create: bool) -> Conne
 
     With `create`, the directory and the database are made, or migrated, under a file lock, so that
     several processes may open a fresh record at once. Without it, what is not there is refused.
-    Raises ConfigError where it cannot be used: before any work, and within half a minute.
+    Raises ConfigError where it cannot be used: before any work.
     """
     directory = Path(directory).absolute()
     uri = resolve_uri(directory, tracking_uri)
@@ -226,8 +226,13 @@ def first_line(error: BaseException) -> str:
 
 def waiting_helps(error: BaseException) -> bool:
     """Whether the same call may succeed later: a lock or a server away, not a refusal."""
-    return getattr(error, "error_code", None) not in PERMANENT and not isinstance(
-        error, (ConfigError, AssertionError, TypeError)
+    code = getattr(error, "error_code", None)
+    if code is not None:
+        return code not in PERMANENT
+    if isinstance(error, (FileNotFoundError, IsADirectoryError, PermissionError)):
+        return False
+    return isinstance(error, OSError) or type(error).__module__.startswith(
+        ("sqlalchemy", "sqlite3")
     )
 
 

@@ -166,7 +166,8 @@ def experiment_of(connection: Connection, study: str) -> Any:
     if experiment is None:
         known = [e.name for e in connection.client.search_experiments() if "dcray.format" in e.tags]
         raise ConfigError(
-            f'STUDY must be on record, got "{study}"{did_you_mean(study, known)}; {connection.address}'
+            f'STUDY must be on record, got "{study}"{did_you_mean(study, known)}'
+            f"; the record is {connection.address}"
         )
     check_format(study, experiment)
     return experiment

@@ -118,7 +118,10 @@ class Writer:
             self._draining += 1
             self._changed.notify_all()
             try:
-                return self._changed.wait_for(lambda: not self._of(run_id), timeout=seconds)
+                self._changed.wait_for(
+                    lambda: self._stopped or not self._of(run_id), timeout=seconds
+                )
+                return not self._of(run_id)
             finally:
                 self._draining -= 1
 
