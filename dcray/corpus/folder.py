@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import psutil
 
-from dcray.corpus.manifest import Array, Budget, ShardRecord
+from dcray.corpus.manifest import Array
+from dcray.corpus.record import Budget, ShardRecord
 from dcray.errors import ConfigError
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -24,7 +25,7 @@ PARTIAL = ".partial-"
 
 @contextmanager
 def partial_folder(out: Path) -> Iterator[Path]:
-    """A folder beside `out` to write in; gone at the end, whatever happened, unless it was published.
+    """A folder beside `out` to write in; gone at the end unless it was published.
 
     What runs that were killed left there is removed first. A full disk is a ConfigError.
     """
@@ -48,9 +49,10 @@ def partial_folder(out: Path) -> Iterator[Path]:
 def no_space(out: Path, error: OSError) -> str:
     """The sentence for a full disk."""
     free = shutil.disk_usage(out.parent).free / 1e9
+    why = os.strerror(error.errno or 0)
     return (
-        f"no space left to prepare {out} ({os.strerror(error.errno or 0)}; {free:.1f} GB free on its disk): "
-        "it takes the source's text once more while it runs, and 2 bytes a token; nothing was left behind"
+        f"no space left to prepare {out} ({why}; {free:.1f} GB free on its disk): it takes the "
+        "source's text once more while it runs, and 2 or 4 bytes a token; nothing was left behind"
     )
 
 
@@ -96,7 +98,7 @@ def write_array(path: Path, array: Array) -> str:
 
 
 class StreamWriter:
-    """The training stream: ids in, shards of `shard_tokens` out, with the hash of every budget's prefix.
+    """The training stream: ids in, shards of `shard_tokens` out, and each budget prefix's hash.
 
     Takes exactly budgets[-1] tokens; `add` cuts the last document.
     """

@@ -14,19 +14,18 @@ import hashlib
 import json
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
-from pydantic import ValidationError
 
-from dcray.sections import Frozen
 from dcray.corpus import tokenizers
+from dcray.corpus.record import Manifest, damaged, read_manifest
 from dcray.errors import ConfigError
 
-FORMAT = 1  # of the folder; rises when an older dcray could not read it
-MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer.json"
+TRAIN_OFFSETS = "train_offsets.npy"
 VALIDATION = "validation.bin"
+VALIDATION_OFFSETS = "validation_offsets.npy"
 VALIDATION_BYTES = "validation_bytes.bin"
 NO_TEXT = -1  # source bytes of <|endoftext|>
 HASH_BYTES = 1 << 24
@@ -34,86 +33,8 @@ HASH_BYTES = 1 << 24
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-class TokenizerRecord(Frozen):
-    """The tokenizer's name and ids; its file holds the rest."""
-
-    name: str
-    sha256: str
-    vocab_size: int
-    eot_id: int
-    mask_id: int
-
-
-class Part(Frozen):
-    """Counts of the training stream or of the validation set; source_bytes is None where there is no text."""
-
-    documents: int
-    tokens: int
-    source_bytes: int | None
-
-
-class Budget(Frozen):
-    """One budget and the sha256 of its prefix of the stream."""
-
-    tokens: int
-    sha256: str
-
-
-class ShardRecord(Frozen):
-    """One file of the stream: its first token's place in it, how many it holds, its hash."""
-
-    file: str
-    start: int
-    tokens: int
-    sha256: str
-
-
-class Notes(Frozen):
-    """How often something was met, in how many documents, and the first few of them by id."""
-
-    count: int = 0
-    documents: int = 0
-    examples: tuple[str, ...] = ()
-
-
-class Overlap(Frozen):
-    """What the validation set shares with the training stream, counted after both were written."""
-
-    shared_documents: int
-    duplicates_removed: int  # exact copies, kept once
-
-
-class Manifest(Frozen):
-    """What a corpus is. Holds no time and no path of its own: equal requests give equal manifests."""
-
-    format: int = FORMAT
-    dcray: str
-    python: str
-    request: dict[str, Any]
-    source: dict[str, Any]
-    split: Literal["document", "row"]
-    seed: int
-    tokenizer: TokenizerRecord
-    dtype: Literal["uint16", "uint32"]
-    train: Part
-    validation: Part
-    available_tokens: int  # of training text in the source
-    available_exact: bool  # False: estimated, the rest of the source was not encoded
-    budgets: tuple[Budget, ...]
-    shards: tuple[ShardRecord, ...]
-    files: dict[str, str]  # every other file's sha256
-    invalid_utf8: Notes = Notes()
-    empty_documents: Notes = Notes()
-    overlap: Overlap
-
-
-class Shard(NamedTuple):
-    """A file that holds tokens start ... start + count of the stream (count: of those asked for)."""
-
-    path: Path
-    start: int
-    count: int
-    sha256: str
+# path, first token of it in the stream, how many of those asked for, sha256 of the file
+Shard = tuple[Path, int, int, str]
 
 
 class Corpus:
@@ -153,7 +74,7 @@ class Corpus:
     @cached_property
     def tokenizer(self) -> tokenizers.Tokenizer:
         """Read from the corpus's own file; raises ConfigError where that was edited."""
-        self._check(TOKENIZER, self.manifest.files[TOKENIZER])
+        verify_shard(self.path / TOKENIZER, self.manifest.files[TOKENIZER])
         return tokenizers.load(self.path / TOKENIZER)
 
     def shards(self, num_tokens: int | None = None) -> list[Shard]:
@@ -161,26 +82,26 @@ class Corpus:
         wanted = self.num_tokens if num_tokens is None else num_tokens
         self.check_budget(wanted)
         return [
-            Shard(self.path / s.file, s.start, min(s.tokens, wanted - s.start), s.sha256)
+            (self.path / s.file, s.start, min(s.tokens, wanted - s.start), s.sha256)
             for s in self.manifest.shards
             if s.start < wanted
         ]
 
     def tokens(self, num_tokens: int | None = None, *, verify: bool = False) -> Array:
-        """The first `num_tokens` tokens, 1-D: memory-mapped where one shard holds them, else copied.
+        """The first `num_tokens` tokens, 1-D: mapped where one shard holds them, else copied.
 
-        `verify` checks the hashes of the shards that are read. Raises ConfigError for a shard that is
-        missing or has another size.
+        `verify` checks the hashes of the shards that are read. Raises ConfigError for a shard that
+        is missing or has another size.
         """
         shards = self.shards(num_tokens)
         if verify:
-            for shard in shards:
-                self.verify_shard(shard.path)
-        mapped = [self._map(shard.path.name)[: shard.count] for shard in shards]
+            for path, _, _, sha256 in shards:
+                verify_shard(path, sha256)
+        mapped = [self._map(path.name)[:count] for path, _, count, _ in shards]
         return mapped[0] if len(mapped) == 1 else np.concatenate(mapped)
 
     def validation(self, num_tokens: int | None = None) -> tuple[Array, Array | None]:
-        """(tokens, source bytes of each token: int16, -1 at <|endoftext|>); None where there is no text."""
+        """(tokens, int16 source bytes of each, -1 at <|endoftext|>; None where there is no text)."""
         held = self.manifest.validation.tokens
         wanted = held if num_tokens is None else num_tokens
         if not 0 < wanted <= held:
@@ -190,20 +111,20 @@ class Corpus:
         tokens = self._map(VALIDATION)[:wanted]
         if VALIDATION_BYTES not in self.manifest.files:
             return tokens, None
-        return tokens, np.memmap(self.path / VALIDATION_BYTES, "<i2", "r")[:wanted]
+        return tokens, self._map(VALIDATION_BYTES)[:wanted]
 
     def offsets(self) -> Array:
         """Where each document (or row) starts in the training stream, int64, rising from 0."""
-        found: Array = np.load(self.path / "train_offsets.npy", mmap_mode="r")
+        found: Array = np.load(self.path / TRAIN_OFFSETS, mmap_mode="r")
         return found
 
     def verify(self) -> None:
         """Hash every file; raises ConfigError that names each truncated or edited one."""
+        shards = {shard.file: shard.sha256 for shard in self.manifest.shards}
         problems: list[str] = []
-        expected = {shard.file: shard.sha256 for shard in self.manifest.shards}
-        for name, digest in {**self.manifest.files, **expected}.items():
+        for name, digest in {**self.manifest.files, **shards}.items():
             try:
-                self._check(name, digest)
+                verify_shard(self.path / name, digest)
             except ConfigError as error:
                 problems += error.problems
         if problems:
@@ -211,25 +132,24 @@ class Corpus:
 
     def verify_shard(self, path: str | Path) -> None:
         """Hash one shard; raises ConfigError where it was truncated or edited."""
-        known = {shard.file: shard for shard in self.manifest.shards}
-        name = Path(path).name
-        if name not in known:
+        known = {shard.file: shard.sha256 for shard in self.manifest.shards}
+        if Path(path).name not in known:
             raise ConfigError(f"{path} is no shard of {self.path}")
-        self._check(name, known[name].sha256)
+        verify_shard(self.path / Path(path).name, known[Path(path).name])
 
     def prefix_sha256(self, num_tokens: int) -> str:
-        """The sha256 of the first `num_tokens` tokens, as stored; from the manifest where it is a budget."""
+        """The sha256 of the first `num_tokens` tokens as stored; a budget's is in the manifest."""
         self.check_budget(num_tokens)
         for budget in self.manifest.budgets:
             if budget.tokens == num_tokens:
                 return budget.sha256
         digest = hashlib.sha256()
-        for shard in self.shards(num_tokens):
-            _update(digest, self._map(shard.path.name)[: shard.count])
+        for path, _, count, _ in self.shards(num_tokens):
+            _update(digest, self._map(path.name)[:count])
         return digest.hexdigest()
 
     def reads(self, unique_tokens: int, val_tokens: int | None = None) -> str:
-        """The identity of what a run reads: sha256 over the tokenizer, the prefix and the validation tokens.
+        """The identity of what a run reads: sha256 over tokenizer, prefix and validation tokens.
 
         The same whatever the corpus's list of budgets, its shards and its source's folder were.
         """
@@ -249,51 +169,28 @@ class Corpus:
         if unique_tokens > self.num_tokens:
             raise ConfigError(
                 f"data.unique_tokens must be at most {self.num_tokens}, the training tokens of "
-                f"{self.path}, got {unique_tokens}; prepare it with a larger budget into another folder"
+                f"{self.path}, got {unique_tokens}; prepare it with a larger budget into another "
+                "folder"
             )
 
     def _map(self, name: str) -> Array:
-        """A file of ids, memory-mapped; raises ConfigError where it has not the size of the manifest."""
-        expected = {shard.file: shard.tokens for shard in self.manifest.shards}
-        count = expected.get(name, self.manifest.validation.tokens)
+        """A file of the corpus, mapped; raises ConfigError where it has not the manifest's size."""
+        counts = {shard.file: shard.tokens for shard in self.manifest.shards}
+        dtype = np.dtype("<i2") if name == VALIDATION_BYTES else self.dtype
+        expected = counts.get(name, self.manifest.validation.tokens) * dtype.itemsize
         path = self.path / name
-        size = path.stat().st_size if path.exists() else None
-        if size != count * self.dtype.itemsize:
-            raise ConfigError(
-                _damaged(path, f"holds {size} bytes, not {count * self.dtype.itemsize}")
-            )
-        return np.memmap(path, self.dtype, "r")
-
-    def _check(self, name: str, expected: str) -> None:
-        path = self.path / name
-        if not path.exists():
-            raise ConfigError(_damaged(path, "is missing"))
-        if sha256_file(path) != expected:
-            raise ConfigError(
-                _damaged(path, "was truncated or edited: its sha256 is not the manifest's")
-            )
+        size = path.stat().st_size if path.exists() else 0
+        if size != expected:
+            raise ConfigError(damaged(path, f"holds {size} bytes, not {expected}"))
+        return np.asarray(np.memmap(path, dtype, "r"))
 
 
-def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a corpus folder; raises ConfigError where it cannot be used."""
-    path = folder / MANIFEST
-    if not path.is_file():
-        raise ConfigError(
-            f"{folder} is no corpus: it has no {MANIFEST}; make one with dcray prepare"
-        )
-    try:
-        record = json.loads(path.read_bytes())
-        if int(record["format"]) > FORMAT:
-            raise ConfigError(
-                f"{path} was written by a newer dcray ({record.get('dcray')}, format {record['format']}; "
-                f"this one reads up to {FORMAT}): upgrade dcray, or prepare the corpus again"
-            )
-        return Manifest.model_validate(record)
-    except ConfigError:
-        raise
-    except (ValueError, KeyError, TypeError, OSError, ValidationError) as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError(_damaged(path, f"cannot be read ({reason})")) from None
+def verify_shard(path: Path, sha256: str) -> None:
+    """Hash one file of a corpus; raises ConfigError where it is missing, truncated or edited."""
+    if not path.exists():
+        raise ConfigError(damaged(path, "is missing"))
+    if sha256_file(path) != sha256:
+        raise ConfigError(damaged(path, "was truncated or edited: its sha256 is another"))
 
 
 def stored_dtype(name: str) -> np.dtype[Any]:
@@ -318,7 +215,3 @@ def _update(digest: Any, tokens: Array) -> None:
     step = HASH_BYTES // tokens.itemsize
     for start in range(0, len(tokens), step):
         digest.update(np.ascontiguousarray(tokens[start : start + step]))
-
-
-def _damaged(path: Path, what: str) -> str:
-    return f"{path} {what}; delete {path.parent} and run dcray prepare again"

@@ -1,30 +1,29 @@
 """prepare: documents of a source -> a corpus folder, whole or not at all.
 
-    source.documents() -> scan (spool) -> order -> tokenizer -> encode -> validation, then the stream
+    source.documents() -> scan -> order -> tokenizer -> encode -> validation set, then the stream
 
 - The order of documents is by a keyed hash of (seed, id); exact copies of a text are kept once. So
   neither order nor split depends on shards, cores or budgets, and no text is on both sides.
 - The first documents of the order are the validation set, until val_tokens; the rest of its last
   document is dropped. Those behind them are the training stream, of exactly max(budgets) tokens.
   Each document starts with <|endoftext|>.
-- bpe:V is trained on the documents behind the first 4 * val_tokens bytes (twice that, and so on, where
-  those give too few tokens), on at most BPE_BYTES of them; so never on a validation document.
-- The driver holds 48 bytes a document; texts wait in scratch files beside `out`. A source is read to its
-  end, since any document may come first; a source without end bounds itself (huggingface: the first
+- bpe:V is trained on the documents behind the first 4 * val_tokens bytes (twice that, and so on,
+  where those give too few tokens), on at most BPE_BYTES; so never on a validation document.
+- The driver holds some 50 bytes a document; texts wait in scratch files beside `out`. A source is
+  read to its end, since any document may come first; one without end bounds itself (huggingface:
   num_documents). Encoding stops where the largest budget is full.
-- Text that is tokenized already keeps its order and is split by row: validation rows come from a file of
-  their own, or are the first ones; training rows equal to one of them are left out.
+- Text that is tokenized already keeps its order and is split by row: validation rows come from a
+  file of their own, or are the first ones; training rows equal to one of them are left out.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import platform
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,23 @@ from dcray.cluster import ray_cluster
 from dcray.corpus import manifest as m
 from dcray.corpus import tokenizers, vocabularies
 from dcray.corpus.folder import StreamWriter, partial_folder, publish, write_array
-from dcray.corpus.spool import Spool, cause_in_task, encode, scan
+from dcray.corpus.record import (
+    MANIFEST,
+    Manifest,
+    Notes,
+    Overlap,
+    Part,
+    TokenizerRecord,
+    read_manifest,
+)
+from dcray.corpus.split import (
+    Split,
+    shared_documents,
+    shared_rows,
+    split_documents,
+    split_rows,
+)
+from dcray.corpus.spool import Spool, cause_in_task, scan
 from dcray.errors import ConfigError
 from dcray.sources import source_name
 
@@ -46,15 +61,13 @@ Progress = Callable[[str, int, int | None], None]  # stage, done, total (None: n
 
 @dataclass(frozen=True)
 class Request:
-    """What a corpus was asked to be; stored, and compared when the folder is there already."""
+    """What a corpus was asked to be; its record is stored and compared with the next request."""
 
     source: Any
     tokenizer: str
     budgets: tuple[int, ...]
     val_tokens: int
     seed: int
-    shard_tokens: int = SHARD_TOKENS
-    on_progress: Progress = field(default=lambda stage, done, total: None, compare=False)
 
     def record(self) -> dict[str, Any]:
         """JSON; equal records give equal corpora."""
@@ -82,74 +95,91 @@ def prepare(
     seed: int = 42,
     shard_tokens: int = SHARD_TOKENS,
     on_progress: Progress | None = None,
-) -> m.Manifest:
+) -> Manifest:
     """Prepare `source` (built: sources.parse) as the corpus folder `out`; its manifest.
 
     A folder that answers the same request is left as it is and answers at once. Raises ConfigError
     for what cannot be prepared, with nothing left behind.
     """
     out = Path(out)
-    request = _request(source, tokenizer, budgets, val_tokens, seed, shard_tokens, on_progress)
+    name = _checked_tokenizer(source, tokenizer, budgets, val_tokens)
+    request = Request(source, name, tuple(sorted(set(budgets))), val_tokens, seed)
     if held := _already_there(out, request):
         return held
+    work = Work(request, shard_tokens, on_progress or (lambda stage, done, total: None))
     build = _from_tokens if hasattr(source, "tokens") else _from_documents
     with partial_folder(out) as partial:
-        manifest = build(request, partial)
+        manifest = build(work, partial)
         text = json.dumps(manifest.model_dump(mode="json"), indent=1, sort_keys=True)
-        (partial / m.MANIFEST).write_text(text + "\n", encoding="utf-8")
+        (partial / MANIFEST).write_text(text + "\n", encoding="utf-8")
         _publish(partial, out, request)
     return manifest
 
 
-def _request(
-    source: Any,
-    tokenizer: str | None,
-    budgets: Sequence[int],
-    val_tokens: int,
-    seed: int,
-    shard_tokens: int,
-    on_progress: Progress | None,
-) -> Request:
-    problems = []
-    if not budgets or min(budgets) < 2:
-        problems.append(
-            f"budgets must be one or more counts of at least 2 tokens, got {list(budgets)}"
+@dataclass(frozen=True)
+class Work:
+    """A request, and what changes nothing of its answer but the files' sizes."""
+
+    request: Request
+    shard_tokens: int
+    on_progress: Progress
+
+    def split(self, partial: Path, tokenizer: tokenizers.Tokenizer) -> Split:
+        """Two empty sides, and the tokenizer's file beside them."""
+        (partial / m.TOKENIZER).write_bytes(tokenizers.dumps(tokenizer))
+        dtype = m.stored_dtype(m.dtype_for(tokenizer.vocab_size))
+        budgets = self.request.budgets
+        writer = StreamWriter(partial, dtype, budgets, shard_tokens=self.shard_tokens)
+        return Split(
+            tokenizer,
+            writer,
+            self.request.val_tokens,
+            lambda done: self.on_progress("tokens", done, budgets[-1]),
         )
+
+
+def _checked_tokenizer(
+    source: Any, tokenizer: str | None, budgets: Sequence[int], val_tokens: int
+) -> str:
+    """The tokenizer's name; raises ConfigError with all that is wrong with a request."""
+    problems: list[str] = []
+    if not budgets or min(budgets) < 2:
+        problems.append(f"budgets must be counts of at least 2 tokens, got {list(budgets)}")
     if val_tokens < 2:
         problems.append(f"val_tokens must be at least 2, got {val_tokens}")
     vocabulary = getattr(source, "vocabulary", None)
-    name = tokenizer or vocabulary
-    if name is None:
+    name = tokenizer or vocabulary or ""
+    if not name:
         problems.append(f"tokenizer must be given (one of: {', '.join(vocabularies.NAMES)})")
     elif vocabulary and name != vocabulary:
         problems.append(
-            f'tokenizer must be "{vocabulary}", what the source is tokenized by, got "{name}"'
+            f'tokenizer must be "{vocabulary}", the vocabulary of the source, got "{name}"'
         )
     else:
         try:
             vocabularies.check_name(name)
         except ConfigError as error:
             problems += error.problems
+    if not vocabulary and name.startswith("ids:"):
+        problems.append(f"tokenizer {name} encodes no text: it is for sources of tokens")
     if problems:
         raise ConfigError(problems)
-    assert name is not None
-    kept = tuple(sorted(set(budgets)))
-    more = {"on_progress": on_progress} if on_progress else {}
-    return Request(source, name, kept, val_tokens, seed, shard_tokens, **more)
+    return name
 
 
-def _already_there(out: Path, request: Request) -> m.Manifest | None:
+def _already_there(out: Path, request: Request) -> Manifest | None:
     """The manifest of the same request; ConfigError for a folder that is something else."""
     if not out.exists():
         return None
     if out.is_dir() and not any(out.iterdir()):
         return None
-    if not (out / m.MANIFEST).is_file():
+    if not (out / MANIFEST).is_file():
         raise ConfigError(f"{out} exists and is no corpus; choose another folder")
-    held = m.read_manifest(out)
+    held = read_manifest(out)
     if differences := list(_differences(held.request, request.record())):
         raise ConfigError(
-            f"{out} holds another corpus ({'; '.join(differences)}); delete it, or choose another folder"
+            f"{out} holds another corpus ({'; '.join(differences)}); delete it, or choose another "
+            "folder"
         )
     return held
 
@@ -171,26 +201,33 @@ def _publish(partial: Path, out: Path, request: Request) -> None:
             raise
 
 
-def _from_documents(request: Request, partial: Path) -> m.Manifest:
-    with _ray(request.source):
+def _from_documents(work: Work, partial: Path) -> Manifest:
+    source = work.request.source
+    fixed = vocabularies.build(work.request.tokenizer)  # before Ray: its file may be missing
+    with _ray(source):
         spool = scan(
-            request.source.documents(),
+            source.documents(),
             partial / "spool",
-            seed=request.seed,
-            on_documents=lambda done: request.on_progress("documents", done, None),
+            seed=work.request.seed,
+            on_documents=lambda done: work.on_progress("documents", done, None),
         )
         if not len(spool):
-            raise ConfigError(_empty(request, spool))
-        fixed = vocabularies.build(request.tokenizer)
+            raise ConfigError(_no_text(work.request, spool))
         if fixed:
-            done = _encode_split(request, partial, spool, fixed, len(spool))
+            split = work.split(partial, fixed)
+            split_documents(split, spool, partial, reserve=len(spool))
         else:
-            done = _encode_trained(request, partial, spool)
+            split = _trained(work, partial, spool)
+    split.writer.close()
+    split.check_enough(work.request.needed)
     for path in spool.files:
         path.unlink()
     (partial / "spool").rmdir()
-    assert done is not None
-    return _finish(request, partial, done, spool)
+    overlap = Overlap(
+        shared_documents=shared_documents(split, spool),
+        duplicates_removed=spool.duplicates_removed,
+    )
+    return _finish(work.request, partial, split, overlap, spool)
 
 
 @contextmanager
@@ -198,7 +235,7 @@ def _ray(source: Any) -> Iterator[None]:
     """Ray, with what a task raised raised here."""
     with ray_cluster():
         module = type(source).__module__
-        if module.startswith("dcray_plugin_"):
+        if module.startswith("dcray_plugin_"):  # a file: workers cannot import it by its name
             from ray import cloudpickle
 
             cloudpickle.register_pickle_by_value(sys.modules[module])
@@ -213,208 +250,59 @@ def _ray(source: Any) -> Iterator[None]:
             raise cause from error
 
 
-@dataclass
-class Split:
-    """The two sides as they fill: validation documents in memory, the stream in its files."""
-
-    tokenizer: tokenizers.Tokenizer
-    writer: StreamWriter
-    val_tokens: int
-    validation: list[m.Array] = field(default_factory=list)
-    validation_bytes: list[m.Array] | None = field(default_factory=list)
-    num_validation: int = 0
-    num_documents: int = 0  # of the stream
-    train_bytes: int = 0
-    available_tokens: int = 0
-    available_exact: bool = False
-    left_out: int = 0  # training rows equal to a validation row
-    shared: int = 0
-
-    def add_validation(self, ids: m.Array) -> int:
-        """Append one document or row; how many of its ids were taken."""
-        taken = min(len(ids), self.val_tokens - self.num_validation)
-        self.validation.append(ids[:taken])
-        self.num_validation += taken
-        return taken
-
-    @property
-    def validating(self) -> bool:
-        return self.num_validation < self.val_tokens
-
-
-def _encode_trained(request: Request, partial: Path, spool: Spool) -> Split:
+def _trained(work: Work, partial: Path, spool: Spool) -> Split:
     """Train bpe:V behind a reserve of documents, which must turn out to hold the validation set."""
     ends = np.cumsum(spool.records["size"])
-    reserve = 4 * request.val_tokens
+    reserve = 4 * work.request.val_tokens
     while True:
         first = min(int(np.searchsorted(ends, reserve)) + 1, len(spool) - 1)
-        request.on_progress("tokenizer", 0, 1)
-        trained = vocabularies.train_bpe(request.tokenizer, spool.texts(first, max_bytes=BPE_BYTES))
-        request.on_progress("tokenizer", 1, 1)
-        last_try = first == len(spool) - 1
-        done = _encode_split(request, partial, spool, trained, len(spool) if last_try else first)
-        if done:
-            return done
+        work.on_progress("tokenizer", 0, 1)
+        texts = spool.texts(first, max_bytes=BPE_BYTES)
+        split = work.split(partial, vocabularies.train_bpe(work.request.tokenizer, texts))
+        work.on_progress("tokenizer", 1, 1)
+        last = first == len(spool) - 1
+        if split_documents(split, spool, partial, reserve=len(spool) if last else first):
+            return split
         reserve *= 2
 
 
-def _encode_split(
-    request: Request, partial: Path, spool: Spool, tokenizer: tokenizers.Tokenizer, reserve: int
-) -> Split | None:
-    """Encode in order: the validation set, then the stream. None where it takes more than `reserve` documents."""
-    dtype = m.stored_dtype(m.dtype_for(tokenizer.vocab_size))
-    digest = write_tokenizer(partial, tokenizer)
-    writer = StreamWriter(partial, dtype, request.budgets, shard_tokens=request.shard_tokens)
-    split = Split(tokenizer, writer, request.val_tokens)
-    sizes = spool.records["size"]
-    try:
-        for index, ids in encode(spool, partial / m.TOKENIZER, digest):
-            if split.validating:
-                if index >= reserve:
-                    return None
-                _add_validation(split, spool.text(index), ids)
-                continue
-            document = np.concatenate([[tokenizer.eot_id], ids])
-            taken = writer.add(document)
-            split.num_documents += 1
-            cut = taken < len(document)
-            split.train_bytes += (
-                int(tokenizer.token_bytes(spool.text(index), ids)[: taken - 1].sum())
-                if cut
-                else int(sizes[index])
-            )
-            request.on_progress("tokens", writer.num_tokens, request.budgets[-1])
-            if writer.full:
-                break
-        _count_available(split, spool)
-        _check_enough(request, split, f"{len(spool)} documents")
-    finally:
-        writer.close()
-    return split
-
-
-def _add_validation(split: Split, text: str, ids: m.Array) -> None:
-    taken = split.add_validation(np.concatenate([[split.tokenizer.eot_id], ids]))
-    source_bytes = split.tokenizer.token_bytes(text, ids)
-    if len(source_bytes) and source_bytes.max() > np.iinfo(np.int16).max:
-        raise ConfigError(
-            f"a token of the validation set stands for {source_bytes.max()} bytes of the source, more than "
-            "32767: this tokenizer drops long stretches of text; choose another"
-        )
-    assert split.validation_bytes is not None
-    split.validation_bytes.append(np.concatenate([[m.NO_TEXT], source_bytes])[:taken])
-
-
-def _count_available(split: Split, spool: Spool) -> None:
-    """All training tokens of the source: counted where all were encoded, else estimated by bytes."""
-    encoded = len(split.validation) + split.num_documents
-    behind = int(spool.records["size"][encoded:].sum())
-    written = split.writer.num_tokens
-    split.available_exact = not behind
-    split.available_tokens = written + round(behind * written / max(split.train_bytes, 1))
-
-
-def _check_enough(request: Request, split: Split, what: str) -> None:
-    if split.writer.full and not split.validating:
-        return
-    total = split.num_validation + split.writer.num_tokens
-    raise ConfigError(
-        f"the source is too small: it gives {total} tokens ({what}), and the largest budget "
-        f"({request.budgets[-1]}) + validation ({request.val_tokens}) need {request.needed}; "
-        f"after validation {split.writer.num_tokens} are left to train on"
-    )
-
-
-def _empty(request: Request, spool: Spool) -> str:
+def _no_text(request: Request, spool: Spool) -> str:
     named = ", ".join(spool.empty.examples)
     empty = f": {spool.empty.documents} empty documents ({named})" if named else ""
     return f"the source holds no text, 0 tokens, where {request.needed} are needed{empty}"
 
 
-def _from_tokens(request: Request, partial: Path) -> m.Manifest:
+def _from_tokens(work: Work, partial: Path) -> Manifest:
     """Rows of ids, in the source's own order."""
-    source = request.source
-    tokenizer = vocabularies.ids_only(request.tokenizer)
-    write_tokenizer(partial, tokenizer)
-    dtype = m.stored_dtype(m.dtype_for(tokenizer.vocab_size))
-    writer = StreamWriter(partial, dtype, request.budgets, shard_tokens=request.shard_tokens)
-    split = Split(
-        tokenizer, writer, request.val_tokens, validation_bytes=None, available_exact=True
-    )
-    own = getattr(source, "validation_tokens", lambda: None)()
-    held = {_row_hash(row) for row in _validation_rows(split, own)} if own else set()
+    source = work.request.source
+    split = work.split(partial, vocabularies.ids_only(work.request.tokenizer))
     try:
-        for row in _checked(source.tokens(), tokenizer):
-            if split.validating and not own:
-                held.add(_row_hash(row))
-                split.add_validation(row)
-            elif not writer.full and _row_hash(row) in held:
-                split.left_out += 1
-            else:
-                split.num_documents += not writer.full
-                split.available_tokens += len(row)
-                writer.add(row)
-                request.on_progress("tokens", writer.num_tokens, request.budgets[-1])
-        _check_enough(request, split, f"{len(split.validation) + split.num_documents} rows")
+        split_rows(split, source.tokens(), getattr(source, "validation_tokens", lambda: None)())
     finally:
-        writer.close()
-    return _finish(request, partial, split, None)
+        split.writer.close()
+    split.check_enough(work.request.needed)
+    parts = [np.fromfile(partial / s.file, split.writer.dtype) for s in split.writer.shards]
+    shared = shared_rows(split, np.concatenate(parts), np.array(split.writer.starts))
+    overlap = Overlap(shared_documents=shared, duplicates_removed=split.left_out)
+    return _finish(work.request, partial, split, overlap, None)
 
 
-def _validation_rows(split: Split, rows: Iterable[m.Array]) -> Iterator[m.Array]:
-    for row in _checked(rows, split.tokenizer):
-        if not split.validating:
-            return
-        split.add_validation(row)
-        yield row
-
-
-def _checked(rows: Iterable[m.Array], tokenizer: tokenizers.Tokenizer) -> Iterator[m.Array]:
-    for row in rows:
-        if len(row) and int(row.max()) >= tokenizer.vocab_size:
-            raise ConfigError(
-                f'the source holds id {int(row.max())}, and its vocabulary "{tokenizer.name}" has '
-                f"{tokenizer.vocab_size} ids: name the one it was tokenized by (option vocabulary)"
-            )
-        yield row
-
-
-def _row_hash(row: m.Array) -> bytes:
-    return hashlib.blake2b(np.ascontiguousarray(row, "<u4").tobytes(), digest_size=16).digest()
-
-
-def write_tokenizer(partial: Path, tokenizer: tokenizers.Tokenizer) -> str:
-    """Write the tokenizer's file; its hash."""
-    (partial / m.TOKENIZER).write_bytes(tokenizers.dumps(tokenizer))
-    return tokenizers.sha256(tokenizer)
-
-
-def _finish(request: Request, partial: Path, split: Split, spool: Spool | None) -> m.Manifest:
-    """Write what stands beside the shards, and the manifest of it all."""
+def _finish(
+    request: Request, partial: Path, split: Split, overlap: Overlap, spool: Spool | None
+) -> Manifest:
+    """Write what stands beside the shards, and say what it all is."""
     writer, tokenizer = split.writer, split.tokenizer
-    starts = np.cumsum([0, *(len(ids) for ids in split.validation)])[:-1]
-    arrays = {
-        "train_offsets.npy": np.array(writer.starts, np.int64),
-        m.VALIDATION: np.concatenate(split.validation).astype(writer.dtype),
-        "validation_offsets.npy": starts.astype(np.int64),
-    }
-    val_bytes = None
-    if split.validation_bytes is not None:
-        lengths = np.concatenate(split.validation_bytes)
-        arrays[m.VALIDATION_BYTES] = lengths.astype("<i2")
-        val_bytes = int(lengths[lengths > 0].sum())
-    files = {name: write_array(partial / name, array) for name, array in arrays.items()}
+    files = _write_arrays(partial, split)
     files[m.TOKENIZER] = tokenizers.sha256(tokenizer)
-    describe = getattr(request.source, "describe", request.record)
-    shared = _shared(split, spool) if spool else 0
-    return m.Manifest(
+    lengths = np.concatenate([[0], *split.validation_bytes])
+    return Manifest(
         dcray=dcray.__version__,
         python=platform.python_version(),
         request=request.record(),
-        source=describe(),
+        source=getattr(request.source, "describe", lambda: request.record()["source"])(),
         split="document" if spool else "row",
         seed=request.seed,
-        tokenizer=m.TokenizerRecord(
+        tokenizer=TokenizerRecord(
             name=tokenizer.name,
             sha256=files[m.TOKENIZER],
             vocab_size=tokenizer.vocab_size,
@@ -422,30 +310,35 @@ def _finish(request: Request, partial: Path, split: Split, spool: Spool | None) 
             mask_id=tokenizer.mask_id,
         ),
         dtype=m.dtype_for(tokenizer.vocab_size),
-        train=m.Part(
+        train=Part(
             documents=split.num_documents,
             tokens=writer.num_tokens,
             source_bytes=split.train_bytes if spool else None,
         ),
-        validation=m.Part(
-            documents=len(split.validation), tokens=split.num_validation, source_bytes=val_bytes
+        validation=Part(
+            documents=len(split.validation),
+            tokens=split.num_validation,
+            source_bytes=int(lengths[lengths > 0].sum()) if spool else None,
         ),
         available_tokens=split.available_tokens,
         available_exact=split.available_exact,
         budgets=tuple(writer.budgets),
         shards=tuple(writer.shards),
         files=files,
-        invalid_utf8=spool.invalid_utf8 if spool else m.Notes(),
-        empty_documents=spool.empty if spool else m.Notes(),
-        overlap=m.Overlap(
-            shared_documents=shared,
-            duplicates_removed=spool.duplicates_removed if spool else split.left_out,
-        ),
+        invalid_utf8=spool.invalid_utf8 if spool else Notes(),
+        empty_documents=spool.empty if spool else Notes(),
+        overlap=overlap,
     )
 
 
-def _shared(split: Split, spool: Spool) -> int:
-    """Texts on both sides: what the report says is counted, not assumed."""
-    first = len(split.validation)
-    texts = [record.tobytes() for record in spool.records["text"][: first + split.num_documents]]
-    return len(set(texts[:first]) & set(texts[first:]))
+def _write_arrays(partial: Path, split: Split) -> dict[str, str]:
+    """Offsets and the validation set; each file's sha256."""
+    lengths = [len(ids) for ids in split.validation]
+    arrays: dict[str, m.Array] = {
+        m.TRAIN_OFFSETS: np.array(split.writer.starts, np.int64),
+        m.VALIDATION_OFFSETS: np.cumsum([0, *lengths[:-1]], dtype=np.int64),
+        m.VALIDATION: np.concatenate(split.validation).astype(split.writer.dtype),
+    }
+    if split.validation_bytes:
+        arrays[m.VALIDATION_BYTES] = np.concatenate(split.validation_bytes).astype("<i2")
+    return {name: write_array(partial / name, array) for name, array in arrays.items()}

@@ -1,6 +1,6 @@
 """Documents of a source, written once to scratch files by Ray Data and known by small records.
 
-The text of a corpus may be larger than memory: the driver keeps 56 bytes a document (its keyed
+The text of a corpus may be larger than memory: the driver keeps 52 bytes a document (its keyed
 place in the order, the hash of its text, where it lies), and everything else reads it from there.
 """
 
@@ -19,7 +19,8 @@ import numpy as np
 import pyarrow as pa
 
 from dcray.corpus import tokenizers
-from dcray.corpus.manifest import Array, Notes
+from dcray.corpus.manifest import Array
+from dcray.corpus.record import Notes
 from dcray.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ class Spool:
 def scan(
     documents: ray.data.Dataset, folder: Path, *, seed: int, on_documents: Callable[[int], None]
 ) -> Spool:
-    """Read every document once, in parallel; the result does not depend on how it was cut into tasks."""
+    """Read every document once, in parallel; how it was cut into tasks leaves no trace."""
     folder.mkdir()
     quiet(documents)
     spooled = documents.map_batches(
@@ -112,7 +113,7 @@ def scan(
 
 
 def spool_table(table: pa.Table, folder: str, seed: int) -> pa.Table:
-    """Write a table's texts to a scratch file of its own; a task that runs twice writes two files."""
+    """Write a table's texts to a scratch file of its own; a repeated task writes another one."""
     name = f"{uuid.uuid4().hex}.txt"
     texts = table["text"].cast(pa.large_string())
     replaced = (
@@ -207,7 +208,7 @@ def quiet(dataset: Any) -> None:
 
 
 def cause_in_task(error: BaseException) -> Exception | None:
-    """The ConfigError or OSError behind an error of Ray Data, which keeps a task's traceback as text only."""
+    """The ConfigError or OSError behind an error of Ray Data, which keeps a traceback's text alone."""
     text = str(error)
     if found := re.findall(
         r"^dcray\.errors\.ConfigError: (.*(?:\n(?!\s*$|The above).*)*)", text, re.M

@@ -1,4 +1,4 @@
-"""Tokenizers by name: GPT-2's published files, byte pairs trained on a corpus, a tokenizer.json, bytes."""
+"""Tokenizers by name: GPT-2's files, byte pairs trained on a corpus, a tokenizer.json, bytes."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from dcray.corpus.tokenizers import (
-    NAMES,
+from dcray.corpus.encoders import (
     BytePairTokenizer,
     ByteTokenizer,
     HuggingFaceTokenizer,
     TokenIds,
-    Tokenizer,
     pieces,
 )
+from dcray.corpus.tokenizers import Tokenizer
 from dcray.errors import ConfigError, did_you_mean
 
 GPT2_URL = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main"
@@ -25,13 +24,15 @@ GPT2_FILES = {  # url: sha256 of the file
     f"{GPT2_URL}/vocab.bpe": "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5",
     f"{GPT2_URL}/encoder.json": "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783",
 }
-GPT2_PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"  # tiktoken's, possessive
+# tiktoken's r50k_base, which is possessive
+GPT2_PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"
 # GPT-4's split with numbers of at most two digits, which suits small vocabularies (nanochat)
 BPE_PATTERN = (
     r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,2}| ?[^\s\p{L}\p{N}]++[\r\n]*"
     r"|\s*[\r\n]|\s+(?!\S)|\s+"
 )
 MIN_BPE = 256 + 2
+NAMES = ("gpt2", "bpe:V", "hf:PATH", "byte", "ids:V")
 
 
 def check_name(name: str) -> str:
@@ -53,11 +54,16 @@ def check_name(name: str) -> str:
 def build(name: str) -> Tokenizer | None:
     """The tokenizer of that name; None for bpe:V, which must first be trained on documents."""
     kind, _, value = check_name(name).partition(":")
-    if kind == "hf":
-        return HuggingFaceTokenizer.from_file(Path(value))
-    if kind == "ids":
-        return TokenIds(name, int(value), int(value) - 2, int(value) - 1)
-    return {"gpt2": gpt2, "byte": ByteTokenizer, "bpe": lambda: None}[kind]()
+    match kind:
+        case "gpt2":
+            return gpt2()
+        case "byte":
+            return ByteTokenizer()
+        case "hf":
+            return HuggingFaceTokenizer.from_file(Path(value))
+        case "ids":
+            return TokenIds(name, int(value), int(value) - 2, int(value) - 1)
+    return None
 
 
 def ids_only(name: str) -> Tokenizer:
@@ -65,9 +71,9 @@ def ids_only(name: str) -> Tokenizer:
     kind, _, value = check_name(name).partition(":")
     if kind == "gpt2":
         return TokenIds("gpt2", 50_258, 50_256, 50_257)
-    if kind == "bpe":
-        return TokenIds(name, int(value), int(value) - 2, int(value) - 1)
-    return build(name) or TokenIds(name, 0, 0, 0)
+    if built := build(name):
+        return built
+    return TokenIds(name, int(value), int(value) - 2, int(value) - 1)
 
 
 def gpt2(files: Mapping[str, str] = GPT2_FILES) -> Tokenizer:
@@ -104,9 +110,9 @@ def byte_pairs(name: str, pattern: str, ranks: Mapping[bytes, int], vocab_size: 
 def train_bpe(name: str, texts: Iterable[str]) -> Tokenizer:
     """bpe:V trained on `texts`. Ids 0 ... 255 are the bytes, then the merges in order.
 
-    By Hugging Face `tokenizers`: rustbpe took half the time (tests/bench/bench_prepare.py measures
-    both; both are deterministic), which is a second on 12 MB. But rustbpe is a 0.1.0 with one release
-    and one maintainer, and `tokenizers` is needed for hf:PATH anyway: one dependency less.
+    By Hugging Face `tokenizers`: rustbpe takes half the time (tests/bench/bench_prepare.py measures
+    both; both are deterministic), which is one second less on 12 MB. But rustbpe is at 0.1.0, and
+    `tokenizers` is needed for hf:PATH anyway: one dependency less.
     A corpus too small for V - 258 merges leaves the ids behind its last merge unused.
     """
     from tokenizers import Regex, models, pre_tokenizers, trainers
@@ -149,9 +155,10 @@ def _tiktoken_cache() -> Path:
 
 
 def _where_files_go(folder: Path, files: Mapping[str, str], error: Any) -> list[str]:
-    lines = [
-        f"GPT-2's vocabulary is neither in {folder} nor to be had ({type(error).__name__}: {error})"
+    why = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+    places = {url: folder / hashlib.sha1(url.encode()).hexdigest() for url in files}
+    return [
+        f"GPT-2's vocabulary is neither in {folder} nor to be had ({why})",
+        *(f"put {url} at {place}" for url, place in places.items()),
+        "or set TIKTOKEN_CACHE_DIR to the folder that holds these two files",
     ]
-    for url in files:
-        lines.append(f"put {url} at {folder / hashlib.sha1(url.encode()).hexdigest()}")
-    return [*lines, "or set TIKTOKEN_CACHE_DIR to the folder that holds these two files"]

@@ -2,9 +2,9 @@
 
 A source gives documents (Ray Data), or tokens where the text is tokenized already:
 
-    documents() -> ray.data.Dataset     columns id (stable str), text (str), replaced (int, may be missing:
-                                        how many invalid UTF-8 sequences became U+FFFD)
-    tokens() -> Iterator[ndarray]       one row of ids each; vocabulary: str names what the ids mean
+    documents() -> ray.data.Dataset   columns id (stable str), text (str), and replaced (int, may be
+                                      missing): how many invalid UTF-8 sequences became U+FFFD
+    tokens() -> Iterator[ndarray]     one row of ids each; vocabulary: str says what the ids mean
 
 and says in `describe()` what the manifest records of it.
 """
@@ -18,8 +18,8 @@ import pyarrow as pa
 from pydantic import ValidationError
 
 from dcray import plugins
-from dcray.sections import Frozen
 from dcray.errors import ConfigError, did_you_mean
+from dcray.sections import Frozen
 
 if TYPE_CHECKING:
     import ray.data
@@ -102,7 +102,7 @@ def decode_utf8(raw: bytes) -> tuple[str, int]:
 
 
 def valid_text(text: str) -> tuple[str, int]:
-    """`text` without lone surrogates (JSON can carry them, UTF-8 cannot), and how many there were."""
+    """`text` without lone surrogates (JSON can hold them, UTF-8 cannot); how many there were."""
     try:
         text.encode("utf-8")
         return text, 0

@@ -1,7 +1,7 @@
 """Files and folders: text and code, JSON lines (plain, gzip, zstd) and Parquet.
 
-A text file is one document, a line of JSON and a row of Parquet are one document each. Ids are paths
-below the folder (with the line or row), so a corpus does not change when its folder is moved.
+A text file is one document, a line of JSON and a row of Parquet are one document each. Ids are
+paths below the folder (with the line or row), so a corpus does not change when its folder is moved.
 """
 
 from __future__ import annotations
@@ -25,11 +25,14 @@ from dcray.sources import Document, SourceOptions, decode_utf8, tables, valid_te
 if TYPE_CHECKING:
     import ray.data
 
-TEXT = frozenset(
-    ".txt .md .rst .tex .py .pyi .c .h .cc .cpp .cxx .hpp .cu .js .jsx .ts .tsx .rs .go .java .kt .scala .rb"
-    " .php .cs .swift .lua .jl .r .m .pl .sh .sql .html .css .hs .ml .ex .erl .clj .zig .f90 .toml .yaml .yml"
-    " .ini .cfg".split()
+PROSE = (".txt", ".md", ".rst", ".tex", ".html", ".css")
+CODE = (
+    *(".py", ".pyi", ".c", ".h", ".cc", ".cpp", ".cxx", ".hpp", ".cu", ".js", ".jsx", ".ts"),
+    *(".tsx", ".vue", ".proto", ".zsh", ".bash", ".ps1", ".vim", ".el", ".nim", ".dart", ".d"),
+    *(".rs", ".go", ".java", ".kt", ".scala", ".rb", ".php", ".cs", ".swift", ".lua", ".jl", ".r"),
+    *(".m", ".pl", ".sh", ".sql", ".hs", ".ml", ".ex", ".erl", ".clj", ".zig", ".f90"),
 )
+TEXT = PROSE + CODE
 LINES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
 MAX_BLOCKS = 256  # of the dataset: enough for every core, few enough to start
 
@@ -44,7 +47,7 @@ class Files(SourceOptions):
     licence: str | None = None  # as the user knows it; recorded
 
     def request(self) -> dict[str, Any]:
-        """The options, and the number and size of the files: a folder that grew is another request."""
+        """The options, and the files' number and size: a folder that grew is another request."""
         found = self.paths()
         size = sum(path.stat().st_size for path in found)
         return {

@@ -1,4 +1,4 @@
-"""The Python standard library's own sources on this machine: a corpus that everybody has, about 12 MB."""
+"""The Python standard library's own sources on this machine: a corpus that all have, 12 MB."""
 
 from __future__ import annotations
 
