@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -101,16 +100,18 @@ def on_ranks(world_size: int, function: Callable[..., Any], *args: Any) -> list[
         port = probe.getsockname()[1]
     context = mp.get_context("spawn")
     results = context.SimpleQueue()
-    mp.spawn(_rank, (world_size, port, results, functools.partial(function, *args)), world_size)
+    mp.spawn(_rank, (world_size, port, results, function, args), world_size)
     found = dict(results.get() for _ in range(world_size))
     return [found[rank] for rank in range(world_size)]
 
 
-def _rank(rank: int, world_size: int, port: int, results: Any, function: Callable[..., Any]) -> None:
+def _rank(
+    rank: int, world_size: int, port: int, results: Any, function: Callable[..., Any], args: Any
+) -> None:
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world_size
     )
-    results.put((rank, function(place=this_place(torch.device("cpu")))))
+    results.put((rank, function(this_place(torch.device("cpu")), *args)))
     dist.barrier()
     dist.destroy_process_group()

@@ -164,7 +164,7 @@ class _Run:
         values = {"val/loss": result.loss}
         if result.bpb is not None:
             values["val/bpb"] = result.bpb
-        self._record(Point(progress.step, self._epoch(), self._tokens_seen(), values))
+        self._record(Point(progress.step, self._epoch(), self._tokens_seen(), values, time.time()))
         self.idle += time.perf_counter() - began
         if not math.isfinite(result.loss):
             self._report()

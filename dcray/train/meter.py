@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ class Point(NamedTuple):
     epoch: float  # passes over the unique tokens so far
     tokens_seen: int
     values: dict[str, float]
+    at: float  # the instant, Unix seconds
 
 
 @dataclass
@@ -28,6 +30,7 @@ class _Pending:
     step: int
     epoch: float
     tokens_seen: int
+    at: float
     lr: float
     tokens: int
     nats: dict[str, Tensor]
@@ -54,7 +57,17 @@ class Meter:
     def close(self, *, step: int, epoch: float, tokens_seen: int, lr: float, norm: Tensor) -> None:
         """End a point here."""
         self.pending.append(
-            _Pending(step, epoch, tokens_seen, lr, self.tokens, self.nats, self.weights, norm)
+            _Pending(
+                step,
+                epoch,
+                tokens_seen,
+                time.time(),
+                lr,
+                self.tokens,
+                self.nats,
+                self.weights,
+                norm,
+            )
         )
         self.nats, self.tokens = {}, 0
 
@@ -84,7 +97,7 @@ class Meter:
         if len(means) > 1:
             values |= {f"train/{name}_loss": mean for name, mean in means.items()}
         values |= {"optim/lr": point.lr, "optim/grad_norm": grad_norm}
-        return Point(point.step, point.epoch, point.tokens_seen, values)
+        return Point(point.step, point.epoch, point.tokens_seen, values, point.at)
 
     def state(self, place: Place) -> dict[str, Any]:
         """What a checkpoint must keep of an open point: sums over all ranks."""

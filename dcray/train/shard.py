@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import zlib
+import hashlib
 from dataclasses import dataclass
 
 import torch
@@ -108,7 +108,9 @@ def _initial(name: str, parameter: nn.Parameter, seed: int) -> Tensor:
         return torch.ones(parameter.shape, dtype=torch.float32)
     fan_in = parameter.shape[1]
     sigma = 1 / fan_in if name.endswith("embed.weight") else fan_in**-0.5
-    generator = torch.Generator().manual_seed(seed * 2**32 + zlib.crc32(name.encode()))
+    digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
+    bits = int.from_bytes(digest[:4], "little")  # the CPU generator reads 32 bits of a seed
+    generator = torch.Generator().manual_seed(bits)
     full = torch.empty(parameter.shape, dtype=torch.float32)
     return nn.init.trunc_normal_(full, 0.0, sigma, -2 * sigma, 2 * sigma, generator=generator)
 
