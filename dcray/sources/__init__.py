@@ -1,1 +1,128 @@
-"""Sources of text: one file each."""
+"""Sources: where a corpus comes from. One file = one kind of source.
+
+A source gives documents (Ray Data), or tokens where the text is tokenized already:
+
+    documents() -> ray.data.Dataset   columns id (stable str), text (str), and replaced (int, may be
+                                      missing): how many invalid UTF-8 sequences became U+FFFD
+    tokens() -> Iterator[ndarray]     one row of ids each; vocabulary: str says what the ids mean
+
+and says in `describe()` what the manifest records of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import pyarrow as pa
+from pydantic import ValidationError
+
+from dcray import plugins
+from dcray.errors import ConfigError, did_you_mean
+from dcray.sections import Frozen
+
+if TYPE_CHECKING:
+    import ray.data
+
+SCHEMA = pa.schema([("id", pa.string()), ("text", pa.large_string()), ("replaced", pa.int64())])
+TABLE_BYTES = 16_000_000  # of text in one table of documents: what a task holds at a time
+TABLE_DOCUMENTS = 10_000
+
+
+class Document(NamedTuple):
+    """One document; `replaced` counts the invalid UTF-8 sequences that became U+FFFD."""
+
+    id: str
+    text: str
+    replaced: int = 0
+
+
+class SourceOptions(Frozen):
+    """What every source of ours shares; the fields are its options."""
+
+    ARGUMENT: ClassVar[str | None] = None  # the option that NAME:VALUE on the command line sets
+
+    def request(self) -> dict[str, Any]:
+        """What was asked for: equal requests give equal corpora. Cheap, and asks no network."""
+        return {"source": source_name(self), **self.model_dump(mode="json")}
+
+    def describe(self) -> dict[str, Any]:
+        """Source, revision and licence, for the manifest."""
+        return {**self.request(), "revision": None, "licence": None}
+
+    def documents(self) -> ray.data.Dataset:
+        """The documents; a source of tokens has none."""
+        raise NotImplementedError
+
+
+def source_name(source: Any) -> str:
+    """The name of a built source: its file's, or what a plug-in calls itself."""
+    return str(getattr(source, "name", None) or type(source).__module__.rpartition(".")[2])
+
+
+def parse(text: str, options: Mapping[str, Any] | None = None) -> Any:
+    """The source that "stdlib", "files:PATH", "huggingface:NAME" or "tokens:PATH" names, built.
+
+    Raises ConfigError for an unknown source or option, and for values that its fields refuse.
+    """
+    name, colon, value = text.partition(":")
+    if name not in plugins.names("sources") and ("/" in text or "." in text):
+        raise ConfigError(f'no source is called "{text}"; for a file or folder write files:{text}')
+    kind = plugins.plugin("sources", name)
+    chosen = dict(options or {})
+    if colon:
+        argument = getattr(kind, "ARGUMENT", None)
+        if argument is None:
+            raise ConfigError(f'source "{name}" takes nothing after a colon, got "{value}"')
+        chosen[argument] = value
+    try:
+        return plugins.load("sources", name, **chosen)
+    except ValidationError as error:
+        known = getattr(kind, "model_fields", {})
+        raise ConfigError([_sentence(name, d, known) for d in error.errors()]) from None
+
+
+def _sentence(name: str, detail: Any, known: Iterable[str]) -> str:
+    field = ".".join(str(step) for step in detail["loc"])
+    if detail["type"] == "extra_forbidden":
+        return f'source "{name}" has no option "{field}"{did_you_mean(field, known)}'
+    if detail["type"] == "missing":
+        return f'source "{name}" needs its option "{field}"'
+    message = detail["msg"].removeprefix("Value error, ")
+    return message if not field else f"{name}.{field}: {message}, got {detail['input']!r}"
+
+
+def decode_utf8(raw: bytes) -> tuple[str, int]:
+    """The text of `raw` and how many invalid sequences were replaced by U+FFFD."""
+    try:
+        return raw.decode("utf-8"), 0
+    except UnicodeDecodeError:
+        text = raw.decode("utf-8", errors="replace")
+        return text, text.count("\ufffd") - raw.count(b"\xef\xbf\xbd")
+
+
+def valid_text(text: str) -> tuple[str, int]:
+    """`text` without lone surrogates (JSON can hold them, UTF-8 cannot); how many there were."""
+    try:
+        text.encode("utf-8")
+        return text, 0
+    except UnicodeEncodeError:
+        return decode_utf8(text.encode("utf-8", errors="surrogatepass"))
+
+
+def tables(documents: Iterable[Document]) -> Iterator[pa.Table]:
+    """Documents in tables of bounded size, so that a task never holds a whole file of them."""
+    held: list[Document] = []
+    size = 0
+    for document in documents:
+        held.append(document)
+        size += len(document.text)
+        if size >= TABLE_BYTES or len(held) >= TABLE_DOCUMENTS:
+            yield _table(held)
+            held, size = [], 0
+    if held:
+        yield _table(held)
+
+
+def _table(documents: list[Document]) -> pa.Table:
+    return pa.table([list(column) for column in zip(*documents, strict=True)], schema=SCHEMA)

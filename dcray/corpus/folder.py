@@ -1,0 +1,174 @@
+"""Writing a corpus folder whole or not at all, and its token stream shard by shard."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import shutil
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+from dcray.corpus.manifest import Array
+from dcray.corpus.record import Budget, ShardRecord
+from dcray.errors import ConfigError
+
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+PARTIAL = ".partial-"
+
+
+@contextmanager
+def partial_folder(out: Path) -> Iterator[Path]:
+    """A folder beside `out` to write in; gone at the end unless it was published.
+
+    What runs that were killed left there is removed first. A full disk is a ConfigError.
+    """
+    out.parent.mkdir(parents=True, exist_ok=True)
+    remove_stale(out)
+    me = psutil.Process()
+    owner = f"{socket.gethostname()}-{me.pid}-{int(me.create_time())}"
+    partial = out.parent / f".{out.name}{PARTIAL}{owner}"
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        partial.mkdir()
+        yield partial
+    except OSError as error:
+        if error.errno in NO_SPACE:
+            raise ConfigError(no_space(out, error)) from error
+        raise
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def no_space(out: Path, error: OSError) -> str:
+    """The sentence for a full disk."""
+    free = shutil.disk_usage(out.parent).free / 1e9
+    why = os.strerror(error.errno or 0)
+    return (
+        f"no space left to prepare {out} ({why}; {free:.1f} GB free on its disk): it takes the "
+        "source's text once more while it runs, and 2 or 4 bytes a token; nothing was left behind"
+    )
+
+
+def remove_stale(out: Path) -> None:
+    """Remove the partial folders of `out` whose process on this host is gone."""
+    host = socket.gethostname()
+    for found in out.parent.glob(f".{out.name}{PARTIAL}{host}-*"):
+        pid, _, started = found.name.rpartition(f"{PARTIAL}{host}-")[2].partition("-")
+        if not _alive(int(pid), int(started)):
+            shutil.rmtree(found, ignore_errors=True)
+
+
+def _alive(pid: int, started: int) -> bool:
+    try:
+        return abs(psutil.Process(pid).create_time() - started) < 2
+    except psutil.Error:
+        return False
+
+
+def publish(partial: Path, out: Path) -> None:
+    """Make `partial` the corpus `out`: everything on disk, then one rename."""
+    for path in (*(p for p in partial.iterdir() if p.is_file()), partial):
+        _fsync(path)
+    partial.rename(out)
+    _fsync(out.parent)
+
+
+def _fsync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_array(path: Path, array: Array) -> str:
+    """Write flat ids or an .npy (by the suffix); the sha256 of the file."""
+    if path.suffix == ".npy":
+        np.save(path, array)
+    else:
+        array.tofile(path)
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+class StreamWriter:
+    """The training stream: ids in, shards of `shard_tokens` out, and each budget prefix's hash.
+
+    Takes exactly budgets[-1] tokens; `add` cuts the last document.
+    """
+
+    def __init__(
+        self, folder: Path, dtype: np.dtype[Any], budgets: Sequence[int], *, shard_tokens: int
+    ) -> None:
+        self.folder = folder
+        self.dtype = dtype
+        self.shard_tokens = shard_tokens
+        self.num_tokens = 0
+        self.starts: list[int] = []
+        self.budgets: list[Budget] = []
+        self.shards: list[ShardRecord] = []
+        self._left = sorted(set(budgets))
+        self._limit = self._left[-1]
+        self._prefix = hashlib.sha256()
+        self._shard = hashlib.sha256()
+        self._file: Any = None
+
+    @property
+    def full(self) -> bool:
+        return self.num_tokens == self._limit
+
+    def add(self, document: Array) -> int:
+        """Write one document (or row); how many of its tokens were taken."""
+        taken = min(len(document), self._limit - self.num_tokens)
+        if not taken:
+            return 0
+        self.starts.append(self.num_tokens)
+        document = document[:taken].astype(self.dtype, copy=False)
+        while len(document):
+            document = document[self._write(document) :]
+        return taken
+
+    def _write(self, tokens: Array) -> int:
+        """Write up to the next border of a shard or a budget; how many were written."""
+        in_shard = self.num_tokens % self.shard_tokens
+        borders = (len(tokens), self.shard_tokens - in_shard, self._left[0] - self.num_tokens)
+        count = min(borders)
+        if self._file is None:
+            self._file = (self.folder / self._name()).open("wb")
+            self._shard = hashlib.sha256()
+        raw = tokens[:count].tobytes()
+        self._file.write(raw)
+        self._shard.update(raw)
+        self._prefix.update(raw)
+        self.num_tokens += count
+        if self.num_tokens == self._left[0]:
+            self.budgets.append(Budget(tokens=self._left.pop(0), sha256=self._prefix.hexdigest()))
+        if self.num_tokens % self.shard_tokens == 0 or self.full:
+            self._close_shard()
+        return count
+
+    def _name(self) -> str:
+        return f"train-{len(self.shards):05d}.bin"
+
+    def _close_shard(self) -> None:
+        self._file.close()
+        self._file = None
+        start = len(self.shards) * self.shard_tokens
+        record = ShardRecord(
+            file=self._name(),
+            start=start,
+            tokens=self.num_tokens - start,
+            sha256=self._shard.hexdigest(),
+        )
+        self.shards.append(record)
+
+    def close(self) -> None:
+        """Close an unfinished shard's file; its tokens count for nothing."""
+        if self._file is not None:
+            self._file.close()

@@ -1,0 +1,217 @@
+"""A corpus on disk: its manifest, and the token stream that its shards hold.
+
+manifest.json           what it was made of, counts, hashes
+tokenizer.json          needs no network to be read again
+train-00000.bin ...     the stream of the training documents, flat little-endian ids
+train_offsets.npy       where each document (or row) starts in it
+validation.bin, validation_offsets.npy
+validation_bytes.bin    int16: source bytes of each validation token, -1 at <|endoftext|>
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from dcray.corpus import tokenizers
+from dcray.corpus.record import Manifest, damaged, read_manifest
+from dcray.errors import ConfigError
+
+TOKENIZER = "tokenizer.json"
+TRAIN_OFFSETS = "train_offsets.npy"
+VALIDATION = "validation.bin"
+VALIDATION_OFFSETS = "validation_offsets.npy"
+VALIDATION_BYTES = "validation_bytes.bin"
+NO_TEXT = -1  # source bytes of <|endoftext|>
+HASH_BYTES = 1 << 24
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+# path, first token of it in the stream, how many of those asked for, sha256 of the file
+Shard = tuple[Path, int, int, str]
+
+
+class Corpus:
+    """A prepared corpus, read; `Corpus.open` checks its manifest, `verify` its files."""
+
+    def __init__(self, path: Path, manifest: Manifest) -> None:
+        self.path = path
+        self.manifest = manifest
+
+    @classmethod
+    def open(cls, path: str | Path) -> Corpus:
+        """Raises ConfigError where there is no corpus, or one that a newer dcray wrote."""
+        folder = Path(path)
+        return cls(folder, read_manifest(folder))
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the stored training stream: the largest budget."""
+        return self.manifest.train.tokens
+
+    @property
+    def vocab_size(self) -> int:
+        return self.manifest.tokenizer.vocab_size
+
+    @property
+    def eot_id(self) -> int:
+        return self.manifest.tokenizer.eot_id
+
+    @property
+    def mask_id(self) -> int:
+        return self.manifest.tokenizer.mask_id
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return stored_dtype(self.manifest.dtype)
+
+    @cached_property
+    def tokenizer(self) -> tokenizers.Tokenizer:
+        """Read from the corpus's own file; raises ConfigError where that was edited."""
+        verify_shard(self.path / TOKENIZER, self.manifest.files[TOKENIZER])
+        return tokenizers.load(self.path / TOKENIZER)
+
+    def shards(self, num_tokens: int | None = None) -> list[Shard]:
+        """The files that hold the first `num_tokens` tokens of the stream (None: all)."""
+        wanted = self.num_tokens if num_tokens is None else num_tokens
+        self.check_budget(wanted)
+        return [
+            (self.path / s.file, s.start, min(s.tokens, wanted - s.start), s.sha256)
+            for s in self.manifest.shards
+            if s.start < wanted
+        ]
+
+    def tokens(self, num_tokens: int | None = None, *, verify: bool = False) -> Array:
+        """The first `num_tokens` tokens, 1-D: mapped where one shard holds them, else copied.
+
+        `verify` checks the hashes of the shards that are read. Raises ConfigError for a shard that
+        is missing or has another size.
+        """
+        shards = self.shards(num_tokens)
+        if verify:
+            for path, _, _, sha256 in shards:
+                verify_shard(path, sha256)
+        mapped = [self._map(path.name)[:count] for path, _, count, _ in shards]
+        return mapped[0] if len(mapped) == 1 else np.concatenate(mapped)
+
+    def validation(self, num_tokens: int | None = None) -> tuple[Array, Array | None]:
+        """(tokens, int16 source bytes of each, -1 at <|endoftext|>; None where there is no text)."""
+        held = self.manifest.validation.tokens
+        wanted = held if num_tokens is None else num_tokens
+        if not 0 < wanted <= held:
+            raise ConfigError(
+                f"data.val_tokens must be in 1 ... {held}, the corpus's, got {wanted}"
+            )
+        tokens = self._map(VALIDATION)[:wanted]
+        if VALIDATION_BYTES not in self.manifest.files:
+            return tokens, None
+        return tokens, self._map(VALIDATION_BYTES)[:wanted]
+
+    def offsets(self) -> Array:
+        """Where each document (or row) starts in the training stream, int64, rising from 0."""
+        found: Array = np.load(self.path / TRAIN_OFFSETS, mmap_mode="r")
+        return found
+
+    def verify(self) -> None:
+        """Hash every file; raises ConfigError that names each truncated or edited one."""
+        shards = {shard.file: shard.sha256 for shard in self.manifest.shards}
+        problems: list[str] = []
+        for name, digest in {**self.manifest.files, **shards}.items():
+            try:
+                verify_shard(self.path / name, digest)
+            except ConfigError as error:
+                problems += error.problems
+        if problems:
+            raise ConfigError(problems)
+
+    def verify_shard(self, path: str | Path) -> None:
+        """Hash one shard; raises ConfigError where it was truncated or edited."""
+        known = {shard.file: shard.sha256 for shard in self.manifest.shards}
+        if Path(path).name not in known:
+            raise ConfigError(f"{path} is no shard of {self.path}")
+        verify_shard(self.path / Path(path).name, known[Path(path).name])
+
+    def prefix_sha256(self, num_tokens: int) -> str:
+        """The sha256 of the first `num_tokens` tokens as stored; a budget's is in the manifest."""
+        self.check_budget(num_tokens)
+        for budget in self.manifest.budgets:
+            if budget.tokens == num_tokens:
+                return budget.sha256
+        digest = hashlib.sha256()
+        for path, _, count, _ in self.shards(num_tokens):
+            _update(digest, self._map(path.name)[:count])
+        return digest.hexdigest()
+
+    def reads(self, unique_tokens: int, val_tokens: int | None = None) -> str:
+        """The identity of what a run reads: sha256 over tokenizer, prefix and validation tokens.
+
+        The same whatever the corpus's list of budgets, its shards and its source's folder were.
+        """
+        validation = hashlib.sha256()
+        _update(validation, self.validation(val_tokens)[0])
+        parts = (
+            self.manifest.tokenizer.sha256,
+            self.prefix_sha256(unique_tokens),
+            validation.hexdigest(),
+        )
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+    def check_budget(self, unique_tokens: int) -> None:
+        """Raises ConfigError where the corpus holds fewer tokens, or none are asked for."""
+        if unique_tokens < 1:
+            raise ConfigError(f"data.unique_tokens must be at least 1, got {unique_tokens}")
+        if unique_tokens > self.num_tokens:
+            raise ConfigError(
+                f"data.unique_tokens must be at most {self.num_tokens}, the training tokens of "
+                f"{self.path}, got {unique_tokens}; prepare it with a larger budget into another "
+                "folder"
+            )
+
+    def _map(self, name: str) -> Array:
+        """A file of the corpus, mapped; raises ConfigError where it has not the manifest's size."""
+        counts = {shard.file: shard.tokens for shard in self.manifest.shards}
+        dtype = np.dtype("<i2") if name == VALIDATION_BYTES else self.dtype
+        expected = counts.get(name, self.manifest.validation.tokens) * dtype.itemsize
+        path = self.path / name
+        size = path.stat().st_size if path.exists() else 0
+        if size != expected:
+            raise ConfigError(damaged(path, f"holds {size} bytes, not {expected}"))
+        return np.asarray(np.memmap(path, dtype, "r"))
+
+
+def verify_shard(path: Path, sha256: str) -> None:
+    """Hash one file of a corpus; raises ConfigError where it is missing, truncated or edited."""
+    if not path.exists():
+        raise ConfigError(damaged(path, "is missing"))
+    if sha256_file(path) != sha256:
+        raise ConfigError(damaged(path, "was truncated or edited: its sha256 is another"))
+
+
+def stored_dtype(name: str) -> np.dtype[Any]:
+    """Little-endian uint16 or uint32."""
+    return np.dtype(name).newbyteorder("<")
+
+
+def dtype_for(vocab_size: int) -> Literal["uint16", "uint32"]:
+    """The smallest stored dtype that holds every id."""
+    if vocab_size > 2**32:
+        raise ConfigError(f"a vocabulary must have at most 2^32 ids, got {vocab_size}")
+    return "uint16" if vocab_size <= 2**16 else "uint32"
+
+
+def sha256_file(path: Path) -> str:
+    """The sha256 of a file, read in blocks."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _update(digest: Any, tokens: Array) -> None:
+    step = HASH_BYTES // tokens.itemsize
+    for start in range(0, len(tokens), step):
+        digest.update(np.ascontiguousarray(tokens[start : start + step]))

@@ -1,0 +1,116 @@
+"""What a corpus says of itself: the manifest, as values."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from dcray.errors import ConfigError
+from dcray.sections import Frozen
+
+FORMAT = 1  # of the folder; rises when an older dcray could not read it
+MANIFEST = "manifest.json"
+
+
+class TokenizerRecord(Frozen):
+    """The tokenizer's name and ids; its file holds the rest."""
+
+    name: str
+    sha256: str
+    vocab_size: int
+    eot_id: int
+    mask_id: int
+
+
+class Part(Frozen):
+    """Counts of the stream or the validation set; source_bytes is None where there is no text."""
+
+    documents: int
+    tokens: int
+    source_bytes: int | None
+
+
+class Budget(Frozen):
+    """One budget and the sha256 of its prefix of the stream."""
+
+    tokens: int
+    sha256: str
+
+
+class ShardRecord(Frozen):
+    """One file of the stream: its first token's place in it, how many it holds, its hash."""
+
+    file: str
+    start: int
+    tokens: int
+    sha256: str
+
+
+class Notes(Frozen):
+    """How often something was met, in how many documents, and the first few of them by id."""
+
+    count: int = 0
+    documents: int = 0
+    examples: tuple[str, ...] = ()
+
+
+class Overlap(Frozen):
+    """What the validation set shares with the training stream, counted after both were written."""
+
+    shared_documents: int
+    duplicates_removed: int  # exact copies, kept once
+
+
+class Manifest(Frozen):
+    """What a corpus is. It holds no time: equal requests give equal manifests."""
+
+    format: int = FORMAT
+    dcray: str
+    python: str
+    request: dict[str, Any]
+    source: dict[str, Any]
+    split: Literal["document", "row"]
+    seed: int
+    tokenizer: TokenizerRecord
+    dtype: Literal["uint16", "uint32"]
+    train: Part
+    validation: Part
+    available_tokens: int  # of training text in the source
+    available_exact: bool  # False: estimated, the rest of the source was not encoded
+    budgets: tuple[Budget, ...]
+    shards: tuple[ShardRecord, ...]
+    files: dict[str, str]  # every other file's sha256
+    invalid_utf8: Notes = Notes()
+    empty_documents: Notes = Notes()
+    overlap: Overlap
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of a corpus folder; raises ConfigError where it cannot be used."""
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise ConfigError(
+            f"{folder} is no corpus: it has no {MANIFEST}; make one with dcray prepare"
+        )
+    try:
+        record = json.loads(path.read_bytes())
+        if int(record["format"]) > FORMAT:
+            raise ConfigError(
+                f"{path} was written by a newer dcray ({record.get('dcray')}, format "
+                f"{record['format']}; this one reads up to {FORMAT}): upgrade dcray, or prepare "
+                "the corpus again"
+            )
+        return Manifest.model_validate(record)
+    except ConfigError:
+        raise
+    except (ValueError, KeyError, TypeError, OSError, ValidationError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(damaged(path, f"cannot be read ({reason})")) from None
+
+
+def damaged(path: Path, what: str) -> str:
+    """The sentence for a file that is not what the manifest says, with the remedy."""
+    return f"{path} {what}; delete {path.parent} and run dcray prepare again"

@@ -1,0 +1,157 @@
+"""The two sides of a corpus as they fill: the validation set first, then the training stream."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dcray.corpus import tokenizers
+from dcray.corpus.folder import StreamWriter
+from dcray.corpus.manifest import NO_TEXT, TOKENIZER, Array
+from dcray.corpus.spool import Spool, encode
+from dcray.errors import ConfigError
+
+MAX_BYTES = np.iinfo(np.int16).max  # of the source, that one validation token may stand for
+
+
+@dataclass
+class Split:
+    """Validation in memory, the stream in its files; both cut their last document."""
+
+    tokenizer: tokenizers.Tokenizer
+    writer: StreamWriter
+    val_tokens: int
+    on_tokens: Callable[[int], None]
+    validation: list[Array] = field(default_factory=list)
+    validation_bytes: list[Array] = field(default_factory=list)
+    num_validation: int = 0
+    num_documents: int = 0  # of the stream
+    train_bytes: int = 0
+    available_tokens: int = 0  # for training, in the whole source
+    available_exact: bool = True
+    left_out: int = 0  # training rows equal to a validation row
+
+    @property
+    def validating(self) -> bool:
+        return self.num_validation < self.val_tokens
+
+    def add_validation(self, ids: Array) -> int:
+        """Append a document or row; how many of its ids were taken."""
+        taken = min(len(ids), self.val_tokens - self.num_validation)
+        self.validation.append(ids[:taken])
+        self.num_validation += taken
+        return taken
+
+    def add(self, ids: Array) -> int:
+        """Append a document or row to the stream, unless it is full; how many ids were taken."""
+        if self.writer.full:
+            return 0
+        taken = self.writer.add(ids)
+        self.num_documents += 1
+        self.on_tokens(self.writer.num_tokens)
+        return taken
+
+    def check_enough(self, needed: int) -> None:
+        """Raises ConfigError that says how many tokens there were."""
+        if self.writer.full and not self.validating:
+            return
+        left = self.writer.num_tokens
+        raise ConfigError(
+            f"the source is too small: it gives {self.num_validation + left} tokens, and the largest "
+            f"budget + validation need {needed - self.val_tokens} + {self.val_tokens} = {needed}; "
+            f"after validation {left} are left to train on"
+        )
+
+
+def split_documents(split: Split, spool: Spool, partial: Path, *, reserve: int) -> bool:
+    """Encode in order until both sides are full; False where validation outgrows `reserve` documents."""
+    tokenizer = split.tokenizer
+    for index, ids in encode(spool, partial / TOKENIZER, tokenizers.sha256(tokenizer)):
+        document = np.concatenate([[tokenizer.eot_id], ids]).astype(np.uint32)
+        if split.validating:
+            if index >= reserve:
+                return False
+            taken = split.add_validation(document)
+            lengths = _source_bytes(tokenizer, spool.text(index), ids)
+            split.validation_bytes.append(lengths[:taken])
+            continue
+        taken = split.add(document)
+        if taken == len(document):
+            split.train_bytes += int(spool.records[index]["size"])
+        else:
+            lengths = tokenizer.token_bytes(spool.text(index), ids)
+            split.train_bytes += int(lengths[: taken - 1].sum())
+        if split.writer.full:
+            break
+    _count_available(split, spool)
+    return True
+
+
+def split_rows(split: Split, rows: Iterable[Array], validation: Iterable[Array] | None) -> None:
+    """Rows of ids in their own order; a training row equal to a validation row is left out."""
+    held: set[bytes] = set()
+    for row in _checked(validation or (), split.tokenizer):
+        if not split.validating:
+            break
+        split.add_validation(row)
+        held.add(_row_hash(row))
+    for row in _checked(rows, split.tokenizer):
+        if split.validating and validation is None:
+            split.add_validation(row)
+            held.add(_row_hash(row))
+        elif not split.writer.full and _row_hash(row) in held:
+            split.left_out += 1
+        else:
+            split.available_tokens += len(row)
+            split.add(row)
+
+
+def shared_documents(split: Split, spool: Spool) -> int:
+    """Texts on both sides: counted, not assumed."""
+    first = len(split.validation)
+    texts = [text.tobytes() for text in spool.records["text"][: first + split.num_documents]]
+    return len(set(texts[:first]) & set(texts[first:]))
+
+
+def shared_rows(split: Split, stream: Array, starts: Array) -> int:
+    """Rows of the written stream that stand in the validation set."""
+    held = {_row_hash(row) for row in split.validation}
+    return sum(_row_hash(row) in held for row in np.split(stream, starts[1:]))
+
+
+def _source_bytes(tokenizer: tokenizers.Tokenizer, text: str, ids: Array) -> Array:
+    lengths = tokenizer.token_bytes(text, ids)
+    if len(lengths) and lengths.max() > MAX_BYTES:
+        raise ConfigError(
+            f"a token of the validation set stands for {lengths.max()} bytes of the source, more than "
+            f"{MAX_BYTES}: this tokenizer drops long stretches of text; choose another"
+        )
+    return np.concatenate([[NO_TEXT], lengths])
+
+
+def _count_available(split: Split, spool: Spool) -> None:
+    """Training tokens of the source: counted where all was encoded, else estimated by bytes."""
+    sizes = spool.records["size"][len(split.validation) :]
+    behind = int(sizes.sum()) - split.train_bytes
+    written = split.writer.num_tokens
+    split.available_exact = not behind
+    split.available_tokens = written + round(behind * written / max(split.train_bytes, 1))
+
+
+def _checked(rows: Iterable[Array], tokenizer: Any) -> Iterator[Array]:
+    for row in rows:
+        if len(row) and int(row.max()) >= tokenizer.vocab_size:
+            raise ConfigError(
+                f'the source holds id {int(row.max())}, and its vocabulary "{tokenizer.name}" has '
+                f"{tokenizer.vocab_size} ids: name the one it was tokenized by (option vocabulary)"
+            )
+        yield row
+
+
+def _row_hash(row: Array) -> bytes:
+    return hashlib.blake2b(row.astype("<u4").tobytes(), digest_size=16).digest()
