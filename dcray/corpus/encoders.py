@@ -1,9 +1,9 @@
 """The kinds of tokenizers, each a value that knows how to write itself as JSON.
 
 A text longer than PIECE_CHARS is encoded in pieces, cut before a single space between two words
-where there is one (there the pieces' ids are those of the whole), else at PIECE_CHARS. So the longest
-run without a space is bounded, and with it the time that a byte-pair merge or a backtracking
-expression can take.
+where there is one (there the pieces' ids are those of the whole), else at PIECE_CHARS. So the
+longest run without a space is bounded, and with it the time that a byte-pair merge or a
+backtracking expression can take.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ class Corpus:
         return mapped[0] if len(mapped) == 1 else np.concatenate(mapped)
 
     def validation(self, num_tokens: int | None = None) -> tuple[Array, Array | None]:
-        """(tokens, int16 source bytes of each, -1 at <|endoftext|>; None where there is no text)."""
+        """(tokens, source bytes of each: int16, -1 at <|endoftext|>, or None: there is no text)."""
         held = self.manifest.validation.tokens
         wanted = held if num_tokens is None else num_tokens
         if not 0 < wanted <= held:

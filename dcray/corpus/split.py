@@ -62,14 +62,14 @@ class Split:
             return
         left = self.writer.num_tokens
         raise ConfigError(
-            f"the source is too small: it gives {self.num_validation + left} tokens, and the largest "
-            f"budget + validation need {needed - self.val_tokens} + {self.val_tokens} = {needed}; "
+            f"the source is too small: it gives {self.num_validation + left} tokens, and the "
+            f"largest budget + validation need {needed - self.val_tokens} + {self.val_tokens}; "
             f"after validation {left} are left to train on"
         )
 
 
 def split_documents(split: Split, spool: Spool, partial: Path, *, reserve: int) -> bool:
-    """Encode in order until both sides are full; False where validation outgrows `reserve` documents."""
+    """Encode in order until both sides are full; False where validation outgrows the reserve."""
     tokenizer = split.tokenizer
     for index, ids in encode(spool, partial / TOKENIZER, tokenizers.sha256(tokenizer)):
         document = np.concatenate([[tokenizer.eot_id], ids]).astype(np.uint32)
@@ -128,8 +128,8 @@ def _source_bytes(tokenizer: tokenizers.Tokenizer, text: str, ids: Array) -> Arr
     lengths = tokenizer.token_bytes(text, ids)
     if len(lengths) and lengths.max() > MAX_BYTES:
         raise ConfigError(
-            f"a token of the validation set stands for {lengths.max()} bytes of the source, more than "
-            f"{MAX_BYTES}: this tokenizer drops long stretches of text; choose another"
+            f"a token of the validation set stands for {lengths.max()} bytes of the source, "
+            f"more than {MAX_BYTES}: this tokenizer drops long stretches of text; choose another"
         )
     return np.concatenate([[NO_TEXT], lengths])
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 PIECE_BYTES = 4_000_000  # of text that one task encodes
 PIECE_DOCUMENTS = 8_192
+MIN_WAVE = 16  # pieces of one execution, and of the text encoded in vain at the end
 EXAMPLES = 5
 
 # One row a document. key: its place in the order; text: the first half of its sha256
@@ -153,29 +154,33 @@ def in_order(records: Array) -> tuple[Array, int]:
 
 
 def encode(spool: Spool, tokenizer: Path, digest: str) -> Iterator[tuple[int, Array]]:
-    """(index, ids) of every document in the order, encoded in parallel by Ray Data.
+    """(index, ids uint32) of every document in the order, encoded in parallel by Ray Data.
 
-    `tokenizer` is the tokenizer's file and `digest` its hash. Ids are uint32.
+    `tokenizer` is the tokenizer's file and `digest` its hash. Goes in waves of whole executions, so
+    that a caller who has enough can stop between two: a Ray Data iterator left half-read keeps
+    threads that outlive the cluster.
     """
     import ray.data
 
     names = [str(path) for path in spool.files]
-    blocks = [_block(spool, start, stop, names) for start, stop in _cuts(spool.records["size"])]
-    listed = ray.data.from_arrow(blocks)
-    quiet(listed)
-    listed.context.execution_options.preserve_order = True
-    encoded = listed.map_batches(
-        encode_table,
-        batch_size=None,
-        batch_format="pyarrow",
-        fn_kwargs={"tokenizer": str(tokenizer), "digest": digest},
-    )
-    expected = 0
-    for batch in encoded.iter_batches(batch_size=None, batch_format="pyarrow"):
-        for index, raw in zip(batch["index"].to_pylist(), batch["ids"], strict=True):
-            assert index == expected, f"document {index} came where {expected} was due"
-            expected += 1
-            yield index, np.frombuffer(raw.as_buffer(), "<u4")
+    cuts = list(_cuts(spool.records["size"]))
+    most = max(MIN_WAVE, 4 * int(ray.cluster_resources().get("CPU", 1)))
+    done, wave = 0, MIN_WAVE // 4
+    while done < len(cuts):
+        blocks = [_block(spool, start, stop, names) for start, stop in cuts[done : done + wave]]
+        listed = ray.data.from_arrow(blocks)
+        quiet(listed)
+        encoded = listed.map_batches(
+            encode_table,
+            batch_size=None,
+            batch_format="pyarrow",
+            fn_kwargs={"tokenizer": str(tokenizer), "digest": digest},
+        )
+        batches = list(encoded.iter_batches(batch_size=None, batch_format="pyarrow"))
+        for batch in sorted(batches, key=lambda batch: batch["index"][0].as_py()):
+            for index, raw in zip(batch["index"].to_pylist(), batch["ids"], strict=True):
+                yield index, np.frombuffer(raw.as_buffer(), "<u4")
+        done, wave = done + wave, min(2 * wave, most)
 
 
 def encode_table(table: pa.Table, tokenizer: str, digest: str) -> pa.Table:
@@ -208,7 +213,7 @@ def quiet(dataset: Any) -> None:
 
 
 def cause_in_task(error: BaseException) -> Exception | None:
-    """The ConfigError or OSError behind an error of Ray Data, which keeps a traceback's text alone."""
+    """The ConfigError or OSError behind an error of Ray Data, which keeps a traceback as text."""
     text = str(error)
     if found := re.findall(
         r"^dcray\.errors\.ConfigError: (.*(?:\n(?!\s*$|The above).*)*)", text, re.M

@@ -1,16 +1,18 @@
 """Where the record is, and what is refused before any work."""
 
 import os
+import sqlite3
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 import pytest
+import sqlalchemy
 
 from dcray.errors import ConfigError
 from dcray.track import runs
-from dcray.track.connect import connect, is_local, redacted, resolve_uri
+from dcray.track.connect import connect, is_local, redacted, resolve_uri, silence
 from dcray.track.store import Store
 from tests.track.support import STUDY
 
@@ -103,3 +105,30 @@ def test_which_addresses_another_node_cannot_reach():
 def test_passwords_are_not_shown():
     assert redacted("postgresql://me:secret@db:1/x") == "postgresql://me:***@db:1/x"
     assert redacted("http://server:5000") == "http://server:5000"
+
+
+def test_a_newer_mlflows_database_is_refused(directory):
+    with sqlite3.connect(directory / "mlflow.db") as database:
+        database.execute("update alembic_version set version_num = 'ffffffffffff'")
+    with pytest.raises(ConfigError, match="install an MLflow at least as new"):
+        connect(directory, None, create=True)
+    with pytest.raises(ConfigError, match="another MLflow's schema"):
+        connect(directory, None, create=False)
+
+
+def test_an_older_mlflows_database_is_migrated(tmp_path):
+    silence()
+    from alembic import command
+    from mlflow.store.db import utils
+    from mlflow.store.tracking.dbmodels.initial_models import Base
+
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    engine = sqlalchemy.create_engine(uri)
+    Base.metadata.create_all(engine)
+    settings = utils._get_alembic_config(uri)
+    with engine.begin() as settings.attributes["connection"]:
+        command.upgrade(settings, "head")
+        command.downgrade(settings, "-1")
+    assert utils._get_schema_version(engine) != utils._get_latest_schema_revision()
+    Store.open(tmp_path, study=STUDY).close()
+    assert utils._get_schema_version(engine) == utils._get_latest_schema_revision()
