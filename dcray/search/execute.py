@@ -163,15 +163,13 @@ class _Book:
     def listener(self) -> Listener:
         return Listener(self.on_report, self.on_end)
 
-    def on_report(self, name: str, report: Report, place: Mapping[str, Any]) -> None:
+    def on_report(self, name: str, report: Report) -> None:
         points = [Point(p.step, p.tokens_seen, p.epoch, p.values, p.at) for p in report.points]
         if points:
             rate = {"perf/tokens_per_second": report.tokens_per_second}
             last = points[-1]
             points.append(Point(last.step, last.tokens_seen, last.epoch, rate, last.at))
         self.open[name].log(points)
-        if place:
-            self.open[name].tag(place)
         self.last[name] = report
         self.view.report(self.requests[name], report)
 
@@ -252,7 +250,7 @@ def _begin(store: Store, one: Request, run: RunConfig, corpus: Corpus, machine: 
 
 
 def _check_validation(config: RunConfig, corpus: Corpus) -> None:
-    have = corpus.manifest.validation.num_tokens
+    have = corpus.manifest.validation.tokens
     wanted = config.data.val_tokens
     if wanted is not None and wanted > have:
         raise ConfigError(
