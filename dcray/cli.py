@@ -45,17 +45,24 @@ err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def main() -> None:
-    """Run the command; a user's mistake is a line "error: ..." and exit code 2, never a traceback."""
+    """Run the command; a user's mistake is a line "error: ..." and exit code 2, no traceback."""
     cluster.set_environment()
     try:
-        app(standalone_mode=True)
+        code = app(standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)
     except ConfigError as error:
         for problem in error.problems:
             err.print(f"error: {problem}", markup=False)
         sys.exit(BAD_INPUT)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, typer.Abort):
         err.print("stopped; run the same command again to go on", markup=False)
         sys.exit(STOPPED)
+    except Exception as error:
+        show = getattr(error, "show", None)  # a missing option, an unknown command
+        if show is None:
+            raise
+        show()
+        sys.exit(BAD_INPUT)
 
 
 def _show_version(wanted: bool) -> None:
@@ -102,7 +109,7 @@ def prepare(
         str,
         typer.Argument(
             metavar="SOURCE",
-            help="stdlib, files:PATH, huggingface:NAME (or dclm, stack_v2), tokens:PATH, or a plug-in.",
+            help="stdlib, files:PATH, huggingface:NAME|dclm|stack_v2, tokens:PATH, or a plug-in.",
         ),
     ],
     folder: Annotated[Path, typer.Option("--out", help="The corpus folder to make.")],
@@ -123,7 +130,8 @@ def prepare(
 
     [bold]Examples[/bold]
 
-    dcray prepare stdlib --out corpora/stdlib --tokenizer bpe:512 --budgets 16k,32k,64k --val-tokens 51k
+    dcray prepare stdlib --out corpora/stdlib --tokenizer bpe:512
+    --budgets 16k,32k,64k --val-tokens 51k
 
     dcray prepare files:texts --out corpora/texts --tokenizer gpt2 --budgets 1m --val-tokens 100k
 
@@ -156,7 +164,7 @@ def prepare(
 
 
 def _counts(**texts: str) -> dict[str, list[int]]:
-    """Comma-separated counts ("64k,1m") of each option; raises ConfigError with all that are none."""
+    """Comma-separated counts ("64k,1m") by option; raises ConfigError with all that are none."""
     from dcray.sections import parse_count
 
     counts: dict[str, list[int]] = {}
@@ -189,18 +197,17 @@ def _progress() -> Iterator[Callable[[str, int, int | None], None]]:
     if not err.is_terminal:
         yield lambda stage, done, total: None
         return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
-    from rich.progress import TimeElapsedColumn, TimeRemainingColumn
+    from rich import progress
 
     columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
+        progress.SpinnerColumn(),
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        progress.TimeElapsedColumn(),
+        progress.TimeRemainingColumn(),
     )
-    with Progress(*columns, console=err, transient=True) as bar:
+    with progress.Progress(*columns, console=err, transient=True) as bar:
         tasks = {"documents": bar.add_task("documents", total=None)}
 
         def show(stage: str, done: int, total: int | None) -> None:
@@ -212,47 +219,39 @@ def _progress() -> Iterator[Callable[[str, int, int | None], None]]:
 
 
 def _print_corpus(folder: Path, manifest: Any, there: bool) -> None:
-    train, validation = manifest.train, manifest.validation
+    train, validation, tokenizer = manifest.train, manifest.validation, manifest.tokenizer
+    overlap = manifest.overlap
     unit = "documents" if manifest.split == "document" else "rows"
     about = "" if manifest.available_exact else "about "
+    rows = {
+        "source": _source_line(manifest.source),
+        "tokenizer": f"{tokenizer.name}, {tokenizer.vocab_size:,} ids, kept as {manifest.dtype}",
+        "training": _part_line(train, unit),
+        "available": f"{about}{manifest.available_tokens:,} tokens for training in the source",
+        "validation": _part_line(validation, unit),
+        "budgets": ", ".join(f"{budget.tokens:,}" for budget in manifest.budgets),
+        "shared": f"{overlap.shared_documents:,} {unit} in both validation and training",
+        "copies": f"{overlap.duplicates_removed:,} exact ones left out",
+    }
+    if manifest.invalid_utf8.count:
+        rows["bad UTF-8"] = f"{manifest.invalid_utf8.count:,} sequences replaced, in {_named(manifest.invalid_utf8)}"
+    if manifest.empty_documents.count:
+        rows["empty"] = f"left out: {_named(manifest.empty_documents)}"
     out.print(f"[bold]{folder}[/bold] {'is already there' if there else 'is prepared'}")
-    tokenizer = manifest.tokenizer
-    rows = [
-        ("source", _source_line(manifest.source)),
-        (
-            "tokenizer",
-            f"{tokenizer.name}, {tokenizer.vocab_size:,} ids, stored as {manifest.dtype}",
-        ),
-        ("training", f"{train.tokens:,} tokens of {train.documents:,} {unit}{_bytes(train)}"),
-        ("available", f"{about}{manifest.available_tokens:,} tokens for training in the source"),
-        (
-            "validation",
-            f"{validation.tokens:,} tokens of {validation.documents:,} {unit}{_bytes(validation)}",
-        ),
-        ("budgets", ", ".join(f"{budget.tokens:,}" for budget in manifest.budgets)),
-        (
-            "overlap",
-            f"{manifest.overlap.shared_documents} {unit} shared by validation and training; "
-            f"{manifest.overlap.duplicates_removed:,} exact copies left out",
-        ),
-    ]
-    for name, notes, what in (
-        ("bad UTF-8", manifest.invalid_utf8, "sequences replaced in"),
-        ("empty", manifest.empty_documents, "left out:"),
-    ):
-        if notes.count:
-            few = ", ".join(notes.examples) + (
-                ", ..." if notes.documents > len(notes.examples) else ""
-            )
-            rows.append((name, f"{notes.count:,} {what} {notes.documents:,} documents ({few})"))
-    for name, text in rows:
+    for name, text in rows.items():
         out.print(f"  {name:<11} {text}", markup=False)
+
+
+def _part_line(part: Any, unit: str) -> str:
+    text = "" if part.source_bytes is None else f" ({part.source_bytes:,} bytes of text)"
+    return f"{part.tokens:,} tokens of {part.documents:,} {unit}{text}"
+
+
+def _named(notes: Any) -> str:
+    few = ", ".join(notes.examples) + (", ..." if notes.documents > len(notes.examples) else "")
+    return f"{notes.documents:,} documents ({few})"
 
 
 def _source_line(source: dict[str, Any]) -> str:
     revision, licence = source.get("revision"), source.get("licence")
     return f"{source['source']}, revision {revision or 'none'}, licence {licence or 'not stated'}"
-
-
-def _bytes(part: Any) -> str:
-    return "" if part.source_bytes is None else f" ({part.source_bytes:,} bytes of text)"

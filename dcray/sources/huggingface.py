@@ -4,8 +4,8 @@
     huggingface:stack_v2        gated, and ids without contents: says what it needs
     huggingface:OWNER/NAME      any data set with a column of text; or a local folder of its files
 
-Documents are read in the data set's own order. With `num_documents` the first so many are taken: that
-is what makes a corpus of a stream too large to be read to its end, and the same one every time.
+Documents are read in the data set's own order. With `num_documents` the first so many are taken:
+that makes a corpus of a stream too large to be read to its end, and the same one every time.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     import ray.data
 
 STACK_V2 = (
-    "stack_v2 (bigcode/the-stack-v2) is gated and holds ids without contents: accept its terms on its "
-    "page, log in (HF_TOKEN), and fetch the contents of its blobs from Software Heritage under their "
-    "terms; then prepare files:FOLDER of what was fetched, or huggingface:NAME of a subset that has "
-    "contents (its column: --option text_column=content)"
+    "stack_v2 (bigcode/the-stack-v2) is gated and holds ids without contents: accept its terms on "
+    "its page, set HF_TOKEN, and fetch the contents of its blobs from Software Heritage under "
+    "their terms; then prepare files:FOLDER of what was fetched, or huggingface:NAME of a subset that "
+    "has contents (its column: --option text_column=content)"
 )
 
 
@@ -71,8 +71,8 @@ class HuggingFace(SourceOptions):
             chosen = [DCLM[0], DCLM[1]._replace(num_documents=self.num_documents or 250_000)]
         elif "/" not in self.dataset and not Path(self.dataset).exists():
             raise ConfigError(
-                f'no preset or folder is called "{self.dataset}"{did_you_mean(self.dataset, PRESETS)}; '
-                "a data set is OWNER/NAME"
+                f'no preset or folder is called "{self.dataset}"'
+                f"{did_you_mean(self.dataset, PRESETS)}; a data set is OWNER/NAME"
             )
         else:
             chosen = [Part(self.dataset, self.revision, self.num_documents)]
@@ -98,7 +98,7 @@ class HuggingFace(SourceOptions):
         )
 
     def _reads(self, part: Part) -> list[dict[str, Any]]:
-        """One read per shard; the first n documents are one read, for they must be counted in order."""
+        """One read a shard; the first n documents are one read, for they are counted in order."""
         base = {"name": part.name, "revision": part.revision, "limit": part.num_documents}
         if part.num_documents is not None:
             return [{**base, "shard": None}]
@@ -124,8 +124,8 @@ def open_stream(name: str, revision: str | None, config: str | None, split: str)
     except Exception as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ConfigError(
-            f"the data set {name} cannot be opened ({reason}); a gated one needs HF_TOKEN and its terms "
-            "accepted; without a network give a local folder of its files"
+            f"the data set {name} cannot be opened ({reason}); a gated one needs HF_TOKEN and "
+            "its terms accepted; without a network give a local folder of its files"
         ) from None
 
 
@@ -188,8 +188,8 @@ def _info(name: str, revision: str | None) -> Any:
     except Exception as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ConfigError(
-            f"the revision of {name} cannot be resolved ({reason}); without a network give its full "
-            "commit (--option revision=40 hex digits), or a local folder of its files"
+            f"the revision of {name} cannot be resolved ({reason}); without a network give its "
+            "full commit (--option revision=40 hex digits), or a local folder of its files"
         ) from None
 
 

@@ -1,9 +1,9 @@
 """Text that is tokenized already: flat ids (.bin, .npy) or the paper's packed rows (.pt).
 
-Where the documents begin is not known, so such a corpus is split by row, keeps the order it has, and
-has no bits per byte. A .pt file is a table of `chunks` (flat tensors, each batch_size rows of
-sequence_size = T + 1 ids, the last one padded) and `valid_counts` (how many rows of each are real); it
-is loaded with weights_only, so it can run no code.
+Where the documents begin is not known, so such a corpus is split by row, keeps the order it has,
+and has no bits per byte. A .pt file is a table of `chunks` (flat tensors, each batch_size rows of
+sequence_size = T + 1 ids, the last one padded) and `valid_counts` (how many rows of each are real);
+it is loaded with weights_only, so it can run no code.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Tokens(SourceOptions):
 
 
 def packed_rows(path: Path) -> Iterator[Array]:
-    """The real rows of the paper's packed file, each (T + 1,); raises ConfigError for another format."""
+    """The real rows of a packed file, each (T + 1,); raises ConfigError for another format."""
     import torch
 
     try:
