@@ -30,6 +30,7 @@ class Split:
     validation: list[Array] = field(default_factory=list)
     validation_bytes: list[Array] = field(default_factory=list)
     num_validation: int = 0
+    num_dropped: int = 0  # ids of the last validation document (or row) behind val_tokens
     num_documents: int = 0  # of the stream
     train_bytes: int = 0
     available_tokens: int = 0  # for training, in the whole source
@@ -45,6 +46,7 @@ class Split:
         taken = min(len(ids), self.val_tokens - self.num_validation)
         self.validation.append(ids[:taken])
         self.num_validation += taken
+        self.num_dropped += len(ids) - taken
         return taken
 
     def add(self, ids: Array) -> int:
@@ -61,10 +63,11 @@ class Split:
         if self.writer.full and not self.validating:
             return
         left = self.writer.num_tokens
+        total = self.num_validation + self.num_dropped + left
         raise ConfigError(
-            f"the source is too small: it gives {self.num_validation + left} tokens, and the "
-            f"largest budget + validation need {needed - self.val_tokens} + {self.val_tokens}; "
-            f"after validation {left} are left to train on"
+            f"the source is too small: it gives {total} tokens, and the largest budget + validation "
+            f"need {needed - self.val_tokens} + {self.val_tokens}; after the validation documents, "
+            f"the last of them whole ({self.num_dropped} tokens of it unused), {left} are left"
         )
 
 

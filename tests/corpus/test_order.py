@@ -26,9 +26,7 @@ def test_epochs_and_seeds_differ():
 @settings(deadline=None)
 @given(st.integers(1, 60), st.integers(1, 5), st.sampled_from([1, 2, 3, 4, 8, 16]))
 def test_batches_cross_epochs_and_see_each_row_once_per_epoch(rows, epochs, batch):
-    config = tiny_config(
-        data__unique_tokens=16 * rows + 1, num_epochs=epochs, batch_size=batch
-    )
+    config = tiny_config(data__unique_tokens=16 * rows + 1, num_epochs=epochs, batch_size=batch)
     order = Order(config)
     batches = list(order.batches())
     assert len(batches) == config.num_steps == -(-epochs * rows // batch)
@@ -67,9 +65,7 @@ def test_the_papers_order_keeps_batches_together_and_permutes_them_cumulatively(
         generator = torch.Generator()
         generator.manual_seed(epoch + 1)
         data = data[torch.randperm(len(data), generator=generator)]
-        assert np.array_equal(
-            paper_order(rows, unit=unit, epoch=epoch), data.reshape(-1).numpy()
-        )
+        assert np.array_equal(paper_order(rows, unit=unit, epoch=epoch), data.reshape(-1).numpy())
 
 
 def test_the_papers_order_drops_its_tail_as_the_released_trainer_does():

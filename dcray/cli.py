@@ -1,0 +1,257 @@
+"""The `dcray` command. Thin: parse, call one function, print. Nothing else prints.
+
+What is slow to import (Ray, torch, MLflow, pydantic) is imported inside the commands, so that
+`dcray --help` is quick.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from dcray import __version__, cluster
+from dcray.errors import ConfigError
+
+BAD_INPUT = 2  # exit codes, with 0 done and 1 nothing usable came out
+STOPPED = 3
+PACKAGES = (
+    "torch",
+    "ray",
+    "mlflow",
+    "optuna",
+    "numpy",
+    "scipy",
+    "pyarrow",
+    "tokenizers",
+    "tiktoken",
+)
+
+app = typer.Typer(
+    help="Find out what your pretraining data is worth: data-constrained studies on Ray.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    rich_markup_mode="rich",
+)
+out = Console(highlight=False, soft_wrap=True)
+err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def main() -> None:
+    """Run the command; a user's mistake is a line "error: ..." and exit code 2, no traceback."""
+    cluster.set_environment()
+    try:
+        code = app(standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)
+    except ConfigError as error:
+        for problem in error.problems:
+            err.print(f"error: {problem}", markup=False)
+        sys.exit(BAD_INPUT)
+    except (KeyboardInterrupt, typer.Abort):
+        err.print("stopped; run the same command again to go on", markup=False)
+        sys.exit(STOPPED)
+    except Exception as error:
+        show = getattr(error, "show", None)  # a missing option, an unknown command
+        if show is None:
+            raise
+        show()
+        sys.exit(BAD_INPUT)
+
+
+def _show_version(wanted: bool) -> None:
+    if not wanted:
+        return
+    import platform
+    from importlib.metadata import PackageNotFoundError, version
+
+    out.print(f"dcray {__version__}")
+    out.print(f"python {platform.python_version()}")
+    for package in PACKAGES:
+        try:
+            out.print(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            out.print(f"{package} is not installed")
+    raise typer.Exit
+
+
+@app.callback()
+def _global(
+    plugin: Annotated[
+        list[Path] | None,
+        typer.Option("--plugin", help="A Python file with a plug-in; repeatable."),
+    ] = None,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            callback=_show_version,
+            is_eager=True,
+            help="Versions that matter, and exit.",
+        ),
+    ] = False,
+) -> None:
+    for path in plugin or []:
+        from dcray import plugins
+
+        plugins.use_file(path)
+
+
+@app.command()
+def prepare(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="SOURCE",
+            help="stdlib, files:PATH, huggingface:NAME|dclm|stack_v2, tokens:PATH, or a plug-in.",
+        ),
+    ],
+    folder: Annotated[Path, typer.Option("--out", help="The corpus folder to make.")],
+    budgets: Annotated[str, typer.Option(help="Unique tokens, nested: 64k,128k,1m.")],
+    val_tokens: Annotated[str, typer.Option(help="Tokens of the validation set.")],
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(help="gpt2, bpe:V (trained here), hf:PATH or byte; of tokens: their own."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the document order.")] = 42,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(help="An option of the source, key=value; repeatable (text_column=content)."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the manifest.")] = False,
+) -> None:
+    """Turn text into a corpus: nested budgets, a validation set split off by document, a manifest.
+
+    [bold]Examples[/bold]
+
+    dcray prepare stdlib --out corpora/stdlib --tokenizer bpe:512
+    --budgets 16k,32k,64k --val-tokens 51k
+
+    dcray prepare files:texts --out corpora/texts --tokenizer gpt2 --budgets 1m --val-tokens 100k
+
+    dcray prepare huggingface:dclm --out corpora/dclm --tokenizer gpt2
+    --budgets 100m,200m,300m,400m --val-tokens 10m
+
+    dcray prepare tokens:rows.pt --option validation=val.pt --out corpora/rows
+    --budgets 100m --val-tokens 10m
+    """
+    from dcray.corpus.prepare import prepare as prepare_corpus
+    from dcray.sources import parse
+
+    counts = _counts(budgets=budgets, val_tokens=val_tokens)
+    built = parse(source, _options(option))
+    there = (folder / "manifest.json").exists()
+    with _progress() as on_progress:
+        manifest = prepare_corpus(
+            built,
+            folder,
+            tokenizer=tokenizer,
+            budgets=counts["budgets"],
+            val_tokens=counts["val_tokens"][0],
+            seed=seed,
+            on_progress=on_progress,
+        )
+    if as_json:
+        out.print_json(json.dumps(manifest.model_dump(mode="json")))
+        return
+    _print_corpus(folder, manifest, there)
+
+
+def _counts(**texts: str) -> dict[str, list[int]]:
+    """Comma-separated counts ("64k,1m") by option; raises ConfigError with all that are none."""
+    from dcray.sections import parse_count
+
+    counts: dict[str, list[int]] = {}
+    problems = []
+    for name, text in texts.items():
+        try:
+            counts[name] = [parse_count(part) for part in text.split(",")]
+        except ValueError as error:
+            problems.append(f'--{name.replace("_", "-")} {error}, got "{text}"')
+    if len(counts.get("val_tokens", [0])) > 1:
+        problems.append(f'--val-tokens must be one count, got "{texts["val_tokens"]}"')
+    if problems:
+        raise ConfigError(problems)
+    return counts
+
+
+def _options(pairs: list[str] | None) -> dict[str, Any]:
+    options = {}
+    for pair in pairs or []:
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise ConfigError(f'--option must be key=value, got "{pair}"')
+        options[key.strip()] = value
+    return options
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str, int, int | None], None]]:
+    """A progress bar on the error stream; nothing where that is no terminal."""
+    if not err.is_terminal:
+        yield lambda stage, done, total: None
+        return
+    from rich import progress
+
+    columns = (
+        progress.SpinnerColumn(),
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        progress.TimeElapsedColumn(),
+        progress.TimeRemainingColumn(),
+    )
+    with progress.Progress(*columns, console=err, transient=True) as bar:
+        tasks = {"documents": bar.add_task("documents", total=None)}
+
+        def show(stage: str, done: int, total: int | None) -> None:
+            if stage not in tasks:
+                tasks[stage] = bar.add_task(stage, total=total)
+            bar.update(tasks[stage], completed=done, total=total)
+
+        yield show
+
+
+def _print_corpus(folder: Path, manifest: Any, there: bool) -> None:
+    train, validation, tokenizer = manifest.train, manifest.validation, manifest.tokenizer
+    overlap = manifest.overlap
+    unit = "documents" if manifest.split == "document" else "rows"
+    about = "" if manifest.available_exact else "about "
+    rows = {
+        "source": _source_line(manifest.source),
+        "tokenizer": f"{tokenizer.name}, {tokenizer.vocab_size:,} ids, kept as {manifest.dtype}",
+        "training": _part_line(train, unit),
+        "available": f"{about}{manifest.available_tokens:,} tokens for training in the source",
+        "validation": _part_line(validation, unit),
+        "budgets": ", ".join(f"{budget.tokens:,}" for budget in manifest.budgets),
+        "shared": f"{overlap.shared_documents:,} {unit} in both validation and training",
+        "copies": f"{overlap.duplicates_removed:,} exact ones left out",
+    }
+    if manifest.invalid_utf8.count:
+        rows["bad UTF-8"] = f"{manifest.invalid_utf8.count:,} sequences replaced, in {_named(manifest.invalid_utf8)}"
+    if manifest.empty_documents.count:
+        rows["empty"] = f"left out: {_named(manifest.empty_documents)}"
+    out.print(f"[bold]{folder}[/bold] {'is already there' if there else 'is prepared'}")
+    for name, text in rows.items():
+        out.print(f"  {name:<11} {text}", markup=False)
+
+
+def _part_line(part: Any, unit: str) -> str:
+    text = "" if part.source_bytes is None else f" ({part.source_bytes:,} bytes of text)"
+    return f"{part.tokens:,} tokens of {part.documents:,} {unit}{text}"
+
+
+def _named(notes: Any) -> str:
+    few = ", ".join(notes.examples) + (", ..." if notes.documents > len(notes.examples) else "")
+    return f"{notes.documents:,} documents ({few})"
+
+
+def _source_line(source: dict[str, Any]) -> str:
+    revision, licence = source.get("revision"), source.get("licence")
+    return f"{source['source']}, revision {revision or 'none'}, licence {licence or 'not stated'}"

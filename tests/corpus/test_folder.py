@@ -1,0 +1,79 @@
+"""The stream's files: shards and budgets cut it at any place without a trace."""
+
+import errno
+import hashlib
+import os
+import socket
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dcray.corpus.folder import NO_SPACE, StreamWriter, no_space, partial_folder, publish
+from dcray.errors import ConfigError
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 30), min_size=1, max_size=20),
+    budgets=st.lists(st.integers(2, 60), min_size=1, max_size=4),
+    shard_tokens=st.integers(1, 50),
+)
+def test_shards_hold_the_stream_and_budgets_its_prefixes(
+    tmp_path_factory, lengths, budgets, shard_tokens
+):
+    folder = tmp_path_factory.mktemp("stream")
+    stream = np.arange(sum(lengths), dtype=np.uint16)
+    writer = StreamWriter(folder, np.dtype("<u2"), budgets, shard_tokens=shard_tokens)
+    taken = [writer.add(part) for part in np.split(stream, np.cumsum(lengths)[:-1])]
+    writer.close()
+    kept = min(len(stream), max(budgets))
+    assert sum(taken) == writer.num_tokens == kept
+    assert writer.full == (len(stream) >= max(budgets))
+    for budget in writer.budgets:
+        assert budget.sha256 == hashlib.sha256(stream[: budget.tokens].tobytes()).hexdigest()
+    if writer.full:
+        assert [b.tokens for b in writer.budgets] == sorted(set(budgets))
+        parts = [np.fromfile(folder / shard.file, "<u2") for shard in writer.shards]
+        assert np.concatenate(parts).tolist() == stream[:kept].tolist()
+        assert [len(part) for part in parts] == [shard.tokens for shard in writer.shards]
+
+
+def test_a_partial_folder_of_a_dead_run_is_removed_and_a_live_one_kept(tmp_path):
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    host = socket.gethostname()
+    stale = tmp_path / f".corpus.partial-{host}-{dead.pid}-1"
+    elsewhere = tmp_path / f".corpus.partial-other.{host}-1-1"
+    for folder in (stale, elsewhere):
+        folder.mkdir()
+        (folder / "train-00000.bin").write_bytes(b"half")
+    with partial_folder(tmp_path / "corpus") as partial:
+        (partial / "file").write_bytes(b"whole")
+        assert not stale.exists()
+        publish(partial, tmp_path / "corpus")
+    assert elsewhere.exists()
+    assert (tmp_path / "corpus" / "file").read_bytes() == b"whole"
+
+
+def test_nothing_is_left_when_the_disk_is_full(tmp_path):
+    out = tmp_path / "corpus"
+    with (
+        pytest.raises(ConfigError, match="no space left to prepare"),
+        partial_folder(out) as partial,
+    ):
+        (partial / "begun").write_bytes(b"x")
+        with open("/dev/full", "wb", buffering=0) as full:  # noqa: PTH123
+            full.write(b"x")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("code", NO_SPACE)
+def test_each_kind_of_full_disk_is_said(tmp_path, code):
+    said = no_space(tmp_path / "corpus", OSError(code, os.strerror(code)))
+    assert errno.errorcode[code]
+    assert os.strerror(code) in said
+    assert "nothing was left behind" in said

@@ -1,0 +1,210 @@
+"""Tokenizers: every byte of the source is accounted for, and what is stored reads back the same."""
+
+import hashlib
+import json
+
+import numpy as np
+import pytest
+import tokenizers as hf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dcray.corpus import encoders, tokenizers, vocabularies
+from dcray.errors import ConfigError
+
+TRAINING = [
+    "the cat sat on the mat, the cat ran",
+    "caf\u00e9 na\u00efve \u4f60\u597d \U0001f642 " * 9,
+]
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
+AWKWARD = [
+    "",
+    "na\u00efve caf\u00e9",
+    "e\u0301 \ufb01 \u2168 \u00c5",
+    "\u4f60\u597d\uff0c\u4e16\u754c",
+    "\U0001f642\U0001f468\u200d\U0001f469",
+    "  two  spaces\n\n\ttab ",
+    "<|endoftext|> [MASK] [UNK]",
+]
+
+
+def normalizing_tokenizer(folder):
+    """Lower case, NFKC, words: nothing that keeps bytes one by one."""
+    model = hf.Tokenizer(hf.models.WordLevel({"[UNK]": 0, "the": 1, "cat": 2}, unk_token="[UNK]"))
+    model.normalizer = hf.normalizers.Sequence([hf.normalizers.NFKC(), hf.normalizers.Lowercase()])
+    model.pre_tokenizer = hf.pre_tokenizers.Whitespace()
+    model.add_special_tokens(["</s>"])
+    model.save(str(folder / "tokenizer.json"))
+    return encoders.HuggingFaceTokenizer.from_file(folder / "tokenizer.json")
+
+
+@pytest.fixture(scope="module", params=["byte", "bpe", "hf"])
+def tokenizer(request, tmp_path_factory):
+    if request.param == "byte":
+        return encoders.ByteTokenizer()
+    if request.param == "bpe":
+        return vocabularies.train_bpe("bpe:300", TRAINING)
+    return normalizing_tokenizer(tmp_path_factory.mktemp("hf"))
+
+
+def check(tokenizer, text):
+    (ids,) = tokenizer.encode_batch([text])
+    lengths = tokenizer.token_bytes(text, ids)
+    assert len(lengths) == len(ids)
+    assert (lengths >= 0).all()
+    if len(ids):
+        assert lengths.sum() == len(text.encode())
+        assert ids.max() < tokenizer.vocab_size
+    assert tokenizer.eot_id not in ids
+    assert tokenizer.mask_id not in ids
+
+
+@pytest.mark.parametrize("text", AWKWARD)
+def test_source_bytes_of_awkward_texts(tokenizer, text):
+    check(tokenizer, text)
+
+
+@settings(max_examples=60, deadline=None)
+@given(TEXTS)
+def test_source_bytes_of_any_text(tokenizer, text):
+    check(tokenizer, text)
+
+
+def test_stored_and_read_again(tokenizer, tmp_path):
+    (tmp_path / "tokenizer.json").write_bytes(tokenizers.dumps(tokenizer))
+    again = tokenizers.load(tmp_path / "tokenizer.json")
+    assert again == tokenizer
+    assert tokenizers.sha256(again) == tokenizers.sha256(tokenizer)
+    for one, other in zip(
+        tokenizer.encode_batch(AWKWARD), again.encode_batch(AWKWARD), strict=True
+    ):
+        assert one.tolist() == other.tolist()
+
+
+@settings(max_examples=60, deadline=None)
+@given(TEXTS)
+def test_byte_level_tokenizers_give_the_text_back(text):
+    for built in (encoders.ByteTokenizer(), vocabularies.train_bpe("bpe:280", TRAINING)):
+        assert built.decode(built.encode_batch([text])[0]) == text
+
+
+def test_special_text_is_ordinary_text():
+    built = vocabularies.train_bpe("bpe:300", TRAINING)
+    text = "a<|endoftext|>[MASK]b"
+    assert built.decode(built.encode_batch([text])[0]) == text
+
+
+def test_bpe_lays_out_its_ids():
+    built = vocabularies.train_bpe("bpe:280", TRAINING)
+    assert built.ranks[:256] == tuple(bytes([i]) for i in range(256))
+    assert (built.vocab_size, built.eot_id, built.mask_id) == (280, 278, 279)
+    assert len(built.ranks) == 278
+    assert tokenizers.sha256(built) == tokenizers.sha256(
+        vocabularies.train_bpe("bpe:280", TRAINING)
+    )
+
+
+def test_bpe_of_a_small_corpus_leaves_ids_unused():
+    built = vocabularies.train_bpe("bpe:5000", ["abab"])
+    assert built.vocab_size == 5000
+    assert len(built.ranks) < 300
+    assert built.decode(built.encode_batch(["abab"])[0]) == "abab"
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.text(st.sampled_from("ab \n."), max_size=200), st.integers(2, 40))
+def test_pieces_join_to_the_text(text, limit):
+    cut = list(encoders.pieces(text, limit))
+    assert "".join(cut) == text
+    assert max(map(len, cut)) <= limit
+
+
+def test_pieces_cut_at_words_change_no_id(monkeypatch):
+    built = vocabularies.train_bpe("bpe:300", TRAINING)
+    text = "the cat sat, 1234 caf\u00e9 on the mat. " * 50
+    whole = built.encode_batch([text])[0]
+    monkeypatch.setattr(encoders, "PIECE_CHARS", 64)
+    assert built.encode_batch([text])[0].tolist() == whole.tolist()
+
+
+def test_hugging_face_special_ids(tmp_path):
+    built = normalizing_tokenizer(tmp_path)
+    assert (built.eot_id, built.mask_id, built.vocab_size) == (3, 4, 5)
+    ids = built.encode_batch(["The </s> CAT"])[0]
+    assert ids[0] == 1
+    assert ids[-1] == 2
+    assert 3 not in ids
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("gtp2", 'did you mean "gpt2"'),
+        ("bpe:100", "V >= 258"),
+        ("bpe:x", "V >= 258"),
+        ("hf:/nowhere/tokenizer.json", "cannot be read"),
+    ],
+)
+def test_bad_names(name, said):
+    with pytest.raises(ConfigError, match=said):
+        vocabularies.build(name)
+
+
+@pytest.fixture
+def tiny_gpt2(tmp_path, monkeypatch):
+    """Two files in the published format: bytes and the merges "th" and "the"."""
+    letters = {byte: letter for letter, byte in vocabularies._byte_letters().items()}
+    order = [b for b in range(256) if letters[b] == chr(b)]
+    order += [b for b in range(256) if letters[b] != chr(b)]
+    encoder = {letters[byte]: rank for rank, byte in enumerate(order)} | {"th": 256, "the": 257}
+    texts = {
+        "http://127.0.0.1:9/vocab.bpe": b"#version: 0.2\nt h\nth e\n",
+        "http://127.0.0.1:9/encoder.json": json.dumps(encoder | {"<|endoftext|>": 258}).encode(),
+    }
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
+    held = {url: tmp_path / hashlib.sha1(url.encode()).hexdigest() for url in texts}
+    for url, text in texts.items():
+        held[url].write_bytes(text)
+    return {url: hashlib.sha256(text).hexdigest() for url, text in texts.items()}, list(
+        held.values()
+    )
+
+
+def test_gpt2_from_its_two_files(tiny_gpt2):
+    built = vocabularies.gpt2(tiny_gpt2[0])
+    assert (built.vocab_size, built.eot_id, built.mask_id) == (260, 258, 259)
+    assert built.encode_batch(["the"])[0].tolist() == [257]
+    assert (
+        built.decode(built.encode_batch(["the \u00e9<|endoftext|>"])[0])
+        == "the \u00e9<|endoftext|>"
+    )
+
+
+def test_gpt2_says_which_file_goes_where(tiny_gpt2):
+    files, held = tiny_gpt2
+    for path in held:
+        path.unlink()
+    with pytest.raises(ConfigError) as raised:
+        vocabularies.gpt2(files)
+    for url, path in zip(files, held, strict=True):
+        assert f"put {url} at {path}" in str(raised.value)
+
+
+def test_gpt2_keeps_a_file_with_a_wrong_hash(tiny_gpt2):
+    files, held = tiny_gpt2
+    held[0].write_bytes(b"mine")
+    with pytest.raises(ConfigError, match="sha256 must be"):
+        vocabularies.gpt2(files)
+    assert held[0].read_bytes() == b"mine"
+
+
+def test_gpt2_ids_are_the_published_ones():
+    assert set(vocabularies.GPT2_FILES) == {
+        f"{vocabularies.GPT2_URL}/vocab.bpe",
+        f"{vocabularies.GPT2_URL}/encoder.json",
+    }
+    ids = vocabularies.ids_only("gpt2")
+    assert (ids.vocab_size, ids.eot_id, ids.mask_id) == (50_258, 50_256, 50_257)
+    assert tokenizers.from_dict(ids.to_dict()) == ids
+    with pytest.raises(ConfigError, match="known by its ids alone"):
+        ids.decode(np.array([1]))

@@ -1,0 +1,96 @@
+"""Each kind of file gives its documents, with ids that do not move with the folder."""
+
+import gzip
+import json
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dcray.errors import ConfigError
+from dcray.sources import Document, decode_utf8, parse, tables, valid_text
+from dcray.sources.files import read_file
+
+ROWS = [{"text": "one\u2028line"}, {"text": "caf\u00e9 \U0001f642"}, {"text": ""}]
+LINES = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
+
+
+def write(path, kind):
+    if kind == ".parquet":
+        pyarrow.parquet.write_table(pa.Table.from_pylist(ROWS), path)
+    else:
+        pack = {".gz": gzip.compress, ".zst": zstandard.compress}.get(path.suffix, bytes)
+        path.write_bytes(pack(LINES))
+
+
+@pytest.mark.parametrize("kind", [".jsonl", ".jsonl.gz", ".jsonl.zst", ".parquet"])
+def test_rows_are_documents(tmp_path, kind):
+    write(tmp_path / f"some{kind}", kind)
+    found = list(read_file(tmp_path / f"some{kind}", f"some{kind}"))
+    first = 0 if kind == ".parquet" else 1
+    assert found == [
+        Document(f"some{kind}:{first + i}", row["text"], 0) for i, row in enumerate(ROWS)
+    ]
+
+
+@pytest.mark.parametrize("kind", [".jsonl", ".parquet"])
+def test_a_wrong_column_is_named(tmp_path, kind):
+    write(tmp_path / f"some{kind}", kind)
+    with pytest.raises(ConfigError, match='did you mean "text"'):
+        list(read_file(tmp_path / f"some{kind}", "some", "texts"))
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.jsonl.zst", "a.parquet"])
+def test_rubbish_is_named(tmp_path, name):
+    (tmp_path / name).write_bytes(b"\x00rubbish\n" * 9)
+    with pytest.raises(ConfigError, match=name.replace(".", r"\.")):
+        list(read_file(tmp_path / name, name))
+
+
+def test_a_folder_is_read_in_order_of_its_paths(tmp_path):
+    for name in ("b.py", "a.md", "sub/c.rs", "skip.png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+    source = parse(f"files:{tmp_path}")
+    assert [path.name for path in source.paths()] == ["a.md", "b.py", "c.rs"]
+    assert source.request()["files"] == 3
+
+
+def test_what_cannot_be_read_is_named(tmp_path):
+    with pytest.raises(ConfigError, match="does not exist"):
+        parse(f"files:{tmp_path / 'none'}").paths()
+    (tmp_path / "a.png").write_text("x")
+    with pytest.raises(ConfigError, match="holds no file that can be read"):
+        parse(f"files:{tmp_path}").paths()
+    with pytest.raises(ConfigError, match="of no kind"):
+        parse(f"files:{tmp_path / 'a.png'}").paths()
+    (tmp_path / "gone.txt").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(ConfigError, match=r"gone\.txt cannot be read"):
+        parse(f"files:{tmp_path}").paths()
+
+
+@given(st.binary(max_size=40))
+def test_decoding_counts_what_it_replaced(raw):
+    text, replaced = decode_utf8(raw)
+    text.encode()
+    assert (replaced == 0) == (text.encode() == raw)
+    assert text.count("\ufffd") == replaced + raw.count(b"\xef\xbf\xbd")
+
+
+@given(st.text(st.characters(categories=["L", "Cs"]), max_size=20))
+def test_lone_surrogates_are_replaced(text):
+    valid, replaced = valid_text(text)
+    valid.encode()
+    assert (replaced == 0) == (valid == text)
+
+
+def test_tables_are_bounded():
+    documents = [Document(str(i), "x" * 5_000_000) for i in range(10)]
+    found = list(tables(documents))
+    assert [table.num_rows for table in found] == [4, 4, 2]
+    assert [name for table in found for name in table["id"].to_pylist()] == [
+        str(i) for i in range(10)
+    ]

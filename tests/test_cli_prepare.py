@@ -1,0 +1,148 @@
+"""`dcray prepare` as a user meets it: exit codes, messages, kills."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from dcray import cli
+from dcray.corpus.manifest import Corpus
+
+ASKED = ["--tokenizer", "byte", "--budgets", "500,2k", "--val-tokens", "300"]
+
+
+@pytest.fixture
+def texts(tmp_path):
+    root = tmp_path / "texts"
+    root.mkdir()
+    for number in range(20):
+        (root / f"{number}.txt").write_text(f"document {number} " * 30)
+    return root
+
+
+def run(monkeypatch, capsys, *words):
+    """(exit code, standard output, error output) of one command."""
+    monkeypatch.setattr(sys, "argv", ["dcray", *map(str, words)])
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    printed = capsys.readouterr()
+    return stopped.value.code, printed.out, printed.err
+
+
+def test_a_corpus_and_its_summary(monkeypatch, capsys, texts, tmp_path, ray_session):
+    words = ["prepare", f"files:{texts}", "--out", tmp_path / "c", *ASKED]
+    code, out, err = run(monkeypatch, capsys, *words)
+    assert (code, err) == (0, "")
+    assert "is prepared" in out
+    assert "2,000 tokens" in out
+    code, out, _ = run(monkeypatch, capsys, *words)
+    assert code == 0
+    assert "is already there" in out
+    code, out, _ = run(monkeypatch, capsys, *words, "--json")
+    assert json.loads(out)["train"]["tokens"] == 2000
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["stdlb", *ASKED], 'did you mean "stdlib"'),
+        (["stdlib", *ASKED, "--tokenizer", "gtp2"], 'did you mean "gpt2"'),
+        (["stdlib", *ASKED, "--budgets", "5x"], "--budgets must be a count"),
+        (["stdlib", *ASKED, "--val-tokens", "1k,2k"], "--val-tokens must be one count"),
+        (["stdlib", *ASKED, "--option", "colour=red"], 'no option "colour"'),
+        (["stdlib", *ASKED, "--option", "colour"], "must be key=value"),
+        (["files:/nowhere", *ASKED], "does not exist"),
+        (["huggingface:stack_v2", *ASKED], "gated"),
+        (["stdlib", "--budgets", "1k", "--val-tokens", "1k"], "tokenizer must be given"),
+        (["files:{texts}", *ASKED, "--budgets", "1b"], "the source is too small"),
+    ],
+)
+def test_bad_input(monkeypatch, capsys, texts, tmp_path, ray_session, words, said):
+    words = [word.format(texts=texts) for word in words]
+    code, out, err = run(monkeypatch, capsys, "prepare", *words, "--out", tmp_path / "c")
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ")
+    assert said in err
+    assert "Traceback" not in err
+    assert [path.name for path in tmp_path.iterdir()] == ["texts"]
+
+
+def test_a_missing_option_and_an_unknown_command(monkeypatch, capsys):
+    assert run(monkeypatch, capsys, "prepare", "stdlib")[0] == 2
+    assert run(monkeypatch, capsys, "prepar")[0] == 2
+
+
+def test_versions(monkeypatch, capsys):
+    code, out, _ = run(monkeypatch, capsys, "--version")
+    assert code == 0
+    assert {"dcray", "python", "torch", "ray", "mlflow", "optuna"} <= {
+        line.split()[0] for line in out.splitlines()
+    }
+
+
+def test_a_plugin_file_is_a_source(monkeypatch, capsys, tmp_path, ray_session):
+    plugin = tmp_path / "poems.py"
+    plugin.write_text(
+        "class Poems:\n"
+        '    kind, name = "sources", "poems"\n'
+        "    def documents(self):\n"
+        "        import ray.data\n"
+        '        rows = [{"id": str(i), "text": f"poem {i} " * 9} for i in range(50)]\n'
+        "        return ray.data.from_items(rows)\n"
+        "PLUGIN = Poems\n"
+    )
+    monkeypatch.setenv("DCRAY_PLUGIN_FILES", "")
+    words = ["--plugin", plugin, "prepare", "poems", "--out", tmp_path / "c", *ASKED]
+    code, out, err = run(monkeypatch, capsys, *words)
+    assert (code, err) == (0, "")
+    assert "poems" in out
+
+
+def test_help_is_quick_and_imports_nothing_heavy():
+    script = (
+        "import sys, dcray.cli\n"
+        "heavy = {'torch', 'ray', 'mlflow', 'pydantic', 'numpy', 'pyarrow'} & set(sys.modules)\n"
+        "sys.exit(f'imports {heavy}' if heavy else 0)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def start(texts, out):
+    words = [sys.executable, "-m", "dcray", "prepare", f"files:{texts}", "--out", str(out), *ASKED]
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGINT])
+def test_a_stopped_prepare_leaves_no_half_corpus_and_runs_again(texts, tmp_path, stop, ray_session):
+    """Stopped as soon as it has begun to write; the next run cleans up and finishes."""
+    out = tmp_path / "c"
+    first = start(texts, out)
+    try:
+        begun = lambda: list(tmp_path.glob(".c.partial-*"))  # noqa: E731
+        while not begun() and first.poll() is None:
+            time.sleep(0.02)
+        assert first.poll() is None
+        os.kill(first.pid, stop)
+        _, err = first.communicate(timeout=60)
+    finally:
+        first.kill()
+    assert not out.exists()
+    assert "Traceback" not in err
+    if stop == signal.SIGINT:
+        assert first.returncode == 3
+        assert not begun()
+    else:
+        assert len(begun()) == 1
+    from dcray.corpus.prepare import prepare
+    from dcray.sources import parse
+
+    prepare(parse(f"files:{texts}"), out, tokenizer="byte", budgets=[500, 2000], val_tokens=300)
+    assert not begun()
+    Corpus.open(out).verify()
