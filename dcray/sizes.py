@@ -8,6 +8,7 @@ from typing import NamedTuple
 VOCAB_MULTIPLE = 64
 GPT2_VOCAB_SIZE = 50_258  # GPT-2's 50,257 and [MASK]
 MINI_VOCAB_SIZE = 512  # bpe:512, special tokens included
+GPU_MINI_VOCAB_SIZE = 4_096  # bpe:4096
 
 
 class Shape(NamedTuple):
@@ -52,6 +53,13 @@ class Pass:
     seq_len: int
     causal: bool = True
     window_pattern: str = "SSSL"
+
+
+def usual_vocab_size(size: str) -> int:
+    """The vocabulary that a size is meant for, where no corpus says another."""
+    if size in MINI_SIZES:
+        return GPU_MINI_VOCAB_SIZE if size in ("5.5m", "31.5m") else MINI_VOCAB_SIZE
+    return GPT2_VOCAB_SIZE
 
 
 def pad_vocab(vocab_size: int) -> int:

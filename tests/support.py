@@ -51,11 +51,15 @@ def tiny_tokens(num_tokens: int = 16 * 22 + 1, seed: int = 0) -> np.ndarray:
     return (np.cumsum(rng.integers(0, 3, num_tokens)) % (VOCAB_SIZE - 2)).astype(np.uint16)
 
 
-def tiny_data(config: RunConfig, *, num_val_rows: int = 5, seen: list[np.ndarray] | None = None) -> Data:
+def tiny_data(
+    config: RunConfig, *, num_val_rows: int = 5, seen: list[np.ndarray] | None = None
+) -> Data:
     """Rows of `tiny_tokens` in memory; `seen` collects the row ids that were fetched."""
     rows = cut_rows(tiny_tokens(config.data.unique_tokens), config.data.seq_len, config.data.stride)
     val = cut_rows(
-        tiny_tokens(num_val_rows * config.data.seq_len + 1, seed=1), config.data.seq_len, config.data.seq_len
+        tiny_tokens(num_val_rows * config.data.seq_len + 1, seed=1),
+        config.data.seq_len,
+        config.data.seq_len,
     )
 
     def fetch(all_ids: Any) -> Any:
@@ -91,7 +95,9 @@ def run_tiny(
         microbatch_size=microbatch_size,
         report=reports.append,
         checkpoints=checkpoints,
-        should_stop=lambda: stop_at is not None and bool(reports) and reports[-1].step + 1 >= stop_at,
+        should_stop=lambda: (
+            stop_at is not None and bool(reports) and reports[-1].step + 1 >= stop_at
+        ),
     )
     return outcome, reports
 

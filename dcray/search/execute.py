@@ -238,6 +238,7 @@ def _begin(store: Store, one: Request, run: RunConfig, corpus: Corpus, machine: 
         "budget": one.key.cell.name.split("_")[1],
         "bound": config.objective.build().bound,
         "device": machine.gpu_name if run.runtime.device == "cuda" else machine.cpu_name,
+        "device_type": run.runtime.device,
         "threads": run.runtime.threads,
         "world_size": workers,
         "microbatch_size": run.runtime.microbatch_size,

@@ -204,7 +204,9 @@ class _Run:
         self.mark, self.mark_step, self.idle = now, self.progress.step, 0.0
         self.report_every = min(int(every), 2 * self.report_every + 1)
         self.next_report = self.progress.step + self.report_every
-        self.report(self._message(rate))
+        said = time.perf_counter()
+        self.report(self._message(rate))  # may wait for whoever listens
+        self.idle += time.perf_counter() - said
         if not finite:
             return self._diverged("the training loss is not finite")
         if (save or stop) and self.checkpoints is not None:

@@ -56,7 +56,10 @@ def test_gradients_do_not_depend_on_ranks_or_microbatches():
             others[f"rank {rank} of 2, {size}"] = found
     for case, found in others.items():
         for objective in OBJECTIVES:
-            assert relative_difference(found[objective], whole[objective]) <= 1e-5, (case, objective)
+            assert relative_difference(found[objective], whole[objective]) <= 1e-5, (
+                case,
+                objective,
+            )
     assert relative_difference(whole["ar"], whole["mir"]) > 0.01  # the comparison can tell
 
 
