@@ -85,8 +85,6 @@ class LiveView:
     def end(self, ended: Ended) -> None:
         state = self.states.setdefault(ended.request.name, _State(ended.request))
         state.word, state.val_loss = ended.state, ended.val_loss
-        if self.live is None:
-            self.note(outcome_line(ended))
         self._refresh()
 
     def table(self) -> Any:
