@@ -37,14 +37,14 @@ PRIVATE = {  # a cluster of ours alone
 
 
 def set_environment() -> None:
-    """Set the defaults that must stand before `import ray` or `import mlflow`; never overrides a value."""
+    """Set the defaults that must stand before Ray and MLflow are imported; overrides nothing."""
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
 
 
 @contextmanager
 def ray_cluster(*, num_cpus: int | None = None, logs: Path | None = None) -> Iterator[None]:
-    """Ray, connected: the cluster that RAY_ADDRESS or an outer `ray.init` names, else a private one.
+    """Ray, connected: what RAY_ADDRESS or an outer `ray.init` names, else a private cluster.
 
     A private cluster offers `num_cpus` CPUs (None: this machine's). It is gone at the end; its logs
     are moved to `logs` when the block ends with an exception.

@@ -63,14 +63,14 @@ def usual_vocab_size(size: str) -> int:
 
 
 def pad_vocab(vocab_size: int) -> int:
-    """The vocabulary rounded up to a multiple of 64; the padding counts as parameters, never as a target."""
+    """The vocabulary up to a multiple of 64; padding counts as parameters, never as a target."""
     return -(-vocab_size // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
 
 
 def num_params(shape: Shape, vocab_size: int) -> int:
     """All parameters, embeddings and padded vocabulary included: the paper's N.
 
-    2*V_padded*dim + layers*(4*dim^2 + 3*dim*mlp_dim + 2*dim + 2*head_dim) + dim, SCIENCE "Exact facts".
+    2*V_padded*dim + layers*(4*dim^2 + 3*dim*mlp_dim + 2*dim + 2*head_dim) + dim.
     """
     return 2 * pad_vocab(vocab_size) * shape.dim + num_non_embedding_params(shape)
 
@@ -83,7 +83,7 @@ def num_non_embedding_params(shape: Shape) -> int:
 
 
 def layer_windows(num_layers: int, seq_len: int, window_pattern: str) -> list[int | None]:
-    """How far back each layer looks: T // 2 for S, everything (None) for L; the last layer is always L."""
+    """How far back each layer looks: T // 2 for S, all (None) for L; the last is always L."""
     letters = [window_pattern[i % len(window_pattern)] for i in range(num_layers)]
     letters[-1] = "L"
     return [seq_len // 2 if letter == "S" else None for letter in letters]
@@ -98,7 +98,7 @@ def attended_keys(seq_len: int, window: int | None, *, causal: bool) -> int:
 
 
 def forward_flops(shape: Shape, vocab_size: int, a_pass: Pass) -> float:
-    """Exact FLOPs of one forward pass per token: matmuls and the attended pairs alone, nothing masked."""
+    """Exact FLOPs of a forward pass per token: matmuls and attended pairs, nothing masked."""
     dim = shape.dim
     matmuls = shape.num_layers * (4 * dim**2 + 3 * dim * shape.mlp_dim)
     head = pad_vocab(vocab_size) * dim

@@ -145,7 +145,7 @@ def _print_corpus(folder: Path, manifest: Any, there: bool) -> None:
     }
     if manifest.invalid_utf8.count:
         rows["bad UTF-8"] = (
-            f"{manifest.invalid_utf8.count:,} sequences replaced, in {_named(manifest.invalid_utf8)}"
+            f"{manifest.invalid_utf8.count:,} replaced, in {_named(manifest.invalid_utf8)}"
         )
     if manifest.empty_documents.count:
         rows["empty"] = f"left out: {_named(manifest.empty_documents)}"

@@ -33,7 +33,11 @@ def quickstart(
     from dcray.plugins import load
 
     corpus = directory / CORPUS
-    say = (lambda text: None) if quiet else (lambda text: out.print(text, markup=False))
+
+    def say(text: str) -> None:
+        if not quiet:
+            out.print(text, markup=False)
+
     say(f"1. The standard library of this Python becomes a corpus: {corpus}")
     with progress() as on_progress:
         manifest = prepare(
@@ -45,8 +49,8 @@ def quickstart(
             on_progress=on_progress,
         )
     say(
-        f"   {manifest.train.tokens:,} tokens to train on, {manifest.validation.tokens:,} to validate "
-        "on, split by document."
+        f"   {manifest.train.tokens:,} tokens to train on, {manifest.validation.tokens:,} to "
+        "validate on, split by document."
     )
     base = override(
         RunConfig(),
@@ -61,9 +65,9 @@ def quickstart(
         },
     )
     say(
-        f"2. A model of {SIZE} parameters sees the same {BUDGET:,} tokens for 16 epochs, twice: once "
-        "with next-token prediction (ar),\n   once with masked inputs beside it (mir). The weight "
-        f"decay is strong: its timescale is {base.tau:.2g} epochs."
+        f"2. A model of {SIZE} parameters sees the same {BUDGET:,} tokens for 16 epochs, twice: "
+        "once with next-token prediction (ar),\n   once with masked inputs beside it (mir). The "
+        f"weight decay is strong: its timescale is {base.tau:.2g} epochs."
     )
     ended = run_all(
         [("ar", base), ("mir", override(base, {"objective": "mir"}))],

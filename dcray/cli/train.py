@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dcray.cli.console import DONE, NOTHING, SOME_FAILED, STOPPED, BAD_INPUT, err, out
+from dcray.cli.console import BAD_INPUT, DONE, NOTHING, SOME_FAILED, STOPPED, err, out
 from dcray.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -184,18 +184,19 @@ def _dry_run(
         return
     from dcray.cli.view import duration
 
-    f = found.fields
+    f, gib = found.fields, 2**30
     rows = {
         "model": f"{f['size']}, {f['num_params']:,} parameters, {f['num_non_embedding_params']:,} "
         f"without embeddings; vocabulary {vocab_size:,} ({source})",
-        "data": f"{f['unique_tokens']:,} unique tokens in {f['num_rows']:,} rows x {f['num_epochs']} "
-        f"epochs = {f['train_tokens']:,} tokens seen",
+        "data": f"{f['unique_tokens']:,} unique tokens in {f['num_rows']:,} rows x "
+        f"{f['num_epochs']} epochs = {f['train_tokens']:,} tokens seen",
         "steps": f"{f['num_steps']:,} of {f['batch_size']} sequences = {f['num_workers']} x "
-        f"{f['num_microbatches']} micro-batches of {f['microbatch_size']}; warm-up {f['warmup_steps']:,}",
+        f"{f['num_microbatches']} micro-batches of {f['microbatch_size']}; "
+        f"warm-up {f['warmup_steps']:,}",
         "tau": f"{f['tau']:.3g} epochs (decay timescale)",
         "FLOPs": f"{f['training_flops']:.3e} exact causal, {f['flops_6nd']:.3e} by 6ND",
-        "memory": f"{f['memory_bytes'] / 2**30:.2f} GiB a device: {f['state_bytes'] / 2**30:.2f} of weights "
-        f"and optimizer, {f['activation_bytes'] / 2**30:.2f} of activations",
+        "memory": f"{f['memory_bytes'] / gib:.2f} GiB a device: {f['state_bytes'] / gib:.2f} of "
+        f"weights and optimizer, {f['activation_bytes'] / gib:.2f} of activations",
         "checkpoint": f"{f['checkpoint_bytes'] / 1e9:.3g} GB on disk",
         "time": f"{duration(found.seconds)} on {f['num_workers']} x {found.device} "
         f"(from {found.seconds_from})",
@@ -207,9 +208,9 @@ def _dry_run(
 def _device(config: RunConfig) -> str:
     if config.runtime.device != "auto":
         return config.runtime.device
-    from dcray.sizes import PAPER_SIZES
-
     import torch
+
+    from dcray.sizes import PAPER_SIZES
 
     return "cuda" if torch.cuda.is_available() or config.size_name in PAPER_SIZES else "cpu"
 

@@ -25,7 +25,6 @@ from dcray.train.meter import Point
 from dcray.train.progress import Outcome, Report
 from dcray.train.worker import STOP_FILE, resources, trial
 
-
 _NOTHING = (object, ())  # Tune saves its state as it goes; nothing of ours is ever read back
 
 
@@ -149,7 +148,7 @@ def _hand_out(trials: Sequence[Trial], stopped: threading.Event) -> Any:
     """A Searcher that gives each trial once, in order, and no more after a stop."""
     from ray.tune.search import Searcher
 
-    class HandOut(Searcher):
+    class HandOut(Searcher):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__(metric=None, mode=None)
             self.left = list(trials)
@@ -179,7 +178,7 @@ def _callback(listener: Listener, names: set[str]) -> Any:
     """Tune's callback in the driver: reports and outcomes to the listener, in the trials' order."""
     from ray.tune import Callback
 
-    class Forward(Callback):
+    class Forward(Callback):  # type: ignore[misc]
         def __init__(self) -> None:
             self.open = set(names)
 

@@ -1,4 +1,4 @@
-"""A model on its device: keyed initial weights, FSDP2 where there are several ranks, compiled on a GPU."""
+"""A model on its device: keyed initial weights, FSDP2 on several ranks, compiled on a GPU."""
 
 from __future__ import annotations
 
@@ -116,6 +116,6 @@ def _initial(name: str, parameter: nn.Parameter, seed: int) -> Tensor:
 
 
 def sync_gradients(model: nn.Module, *, sync: bool) -> None:
-    """Whether the next backward passes reduce gradients over the ranks (the last micro-batch alone does)."""
+    """Whether the next backward passes reduce gradients over ranks: the last micro-batch's do."""
     if isinstance(model, FSDPModule):
         model.set_requires_gradient_sync(sync)

@@ -61,7 +61,7 @@ def test_a_partial_folder_of_a_dead_run_is_removed_and_a_live_one_kept(tmp_path)
 
 def test_nothing_is_left_when_the_disk_is_full(tmp_path):
     out = tmp_path / "corpus"
-    with (
+    with (  # noqa: PT012
         pytest.raises(ConfigError, match="no space left to prepare"),
         partial_folder(out) as partial,
     ):

@@ -1,4 +1,4 @@
-"""The transformer against brute force: windows, causality, padding, initial weights, overfitting."""
+"""The transformer against brute force: windows, causality, padding, weights, overfitting."""
 
 import math
 

@@ -116,7 +116,7 @@ def test_two_ranks_train_as_one_and_take_over_its_checkpoint(tmp_path):
 
 
 def train_three(place, tmp_path, double):
-    """On two ranks: a whole run, the rest of a run that one rank began, the beginning of another."""
+    """On two ranks: a whole run, the rest of one that a single rank began, the start of one."""
     return [
         trained(place, tmp_path / "two", **double),
         trained(place, tmp_path / "begun", **double),
