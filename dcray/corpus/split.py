@@ -66,8 +66,8 @@ class Split:
         total = self.num_validation + self.num_dropped + left
         raise ConfigError(
             f"the source is too small: it gives {total} tokens, and the largest budget + "
-            f"validation need {needed - self.val_tokens} + {self.val_tokens}; after the validation "
-            f"documents, the last of them whole ({self.num_dropped} tokens of it unused), {left} are left"
+            f"validation need {needed - self.val_tokens} + {self.val_tokens}; after the "
+            f"validation documents, the last of them whole ({self.num_dropped} tokens of it unused), {left} are left"
         )
 
 

@@ -201,6 +201,8 @@ def _metrics(outcome: Outcome, last: Report | None) -> dict[str, float]:
     metrics = {"val_loss": outcome.val_loss, "device_seconds": outcome.seconds}
     if outcome.val_bpb is not None:
         metrics["val_bpb"] = outcome.val_bpb
+    if outcome.peak_bytes is not None:
+        metrics["peak_memory_bytes"] = float(outcome.peak_bytes)
     if outcome.best_epoch is not None:
         metrics["best_epoch"] = float(outcome.best_epoch)
     if last is not None and last.seconds > 0:

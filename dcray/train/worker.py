@@ -110,7 +110,8 @@ def _on_rank(
         checkpoints=Checkpoints(folder, run, place, keep=run.runtime.keep_checkpoints),
         should_stop=(folder / STOP_FILE).exists,
     )
-    return asdict(outcome)
+    peak = torch.cuda.max_memory_allocated() if place.device.type == "cuda" else None
+    return asdict(outcome) | {"peak_bytes": peak}
 
 
 def plain(report: Report) -> dict[str, Any]:
