@@ -120,6 +120,7 @@ class Transformer(nn.Module):
         assert config.vocab_size is not None, "resolve the configuration first"
         self.shape, self.config, self.dtype = shape, config, dtype
         self.vocab_size = config.vocab_size
+        self.target_nats = target_nats  # compiled on a GPU: logits are read once, in bfloat16
         padded = pad_vocab(config.vocab_size)
         self.embed = nn.Embedding(padded, shape.dim, device=device)
         self.blocks = nn.ModuleList(Block(shape, config, device) for _ in range(shape.num_layers))
@@ -149,7 +150,7 @@ class Transformer(nn.Module):
             mask = mask_of(seq_len, window, device, causal=causal)
             x = block(x, context, mask, None if keys is None else keys[layer])
         logits = self.head(self.norm(x))
-        return logits if targets is None else target_nats(logits, targets, self.vocab_size)
+        return logits if targets is None else self.target_nats(logits, targets, self.vocab_size)
 
 
 def target_nats(logits: Tensor, targets: Tensor, vocab_size: int) -> Tensor:
