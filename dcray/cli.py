@@ -21,6 +21,7 @@ from dcray.errors import ConfigError
 
 BAD_INPUT = 2  # exit codes, with 0 done and 1 nothing usable came out
 STOPPED = 3
+INTERRUPTED = 130  # how typer passes a Ctrl-C on
 PACKAGES = (
     "torch",
     "ray",
@@ -49,6 +50,8 @@ def main() -> None:
     cluster.set_environment()
     try:
         code = app(standalone_mode=False)
+        if code == INTERRUPTED:
+            raise KeyboardInterrupt
         sys.exit(code if isinstance(code, int) else 0)
     except ConfigError as error:
         for problem in error.problems:
@@ -234,7 +237,9 @@ def _print_corpus(folder: Path, manifest: Any, there: bool) -> None:
         "copies": f"{overlap.duplicates_removed:,} exact ones left out",
     }
     if manifest.invalid_utf8.count:
-        rows["bad UTF-8"] = f"{manifest.invalid_utf8.count:,} sequences replaced, in {_named(manifest.invalid_utf8)}"
+        rows["bad UTF-8"] = (
+            f"{manifest.invalid_utf8.count:,} sequences replaced, in {_named(manifest.invalid_utf8)}"
+        )
     if manifest.empty_documents.count:
         rows["empty"] = f"left out: {_named(manifest.empty_documents)}"
     out.print(f"[bold]{folder}[/bold] {'is already there' if there else 'is prepared'}")
