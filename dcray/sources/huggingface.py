@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 STACK_V2 = (
     "stack_v2 (bigcode/the-stack-v2) is gated and holds ids without contents: accept its terms on "
     "its page, set HF_TOKEN, and fetch the contents of its blobs from Software Heritage under "
-    "their terms; then prepare files:FOLDER of what was fetched, or huggingface:NAME of a subset that "
-    "has contents (its column: --option text_column=content)"
+    "their terms; then prepare files:FOLDER of what was fetched, or huggingface:NAME of a subset "
+    "that has contents (its column: --option text_column=content)"
 )
 
 
