@@ -20,6 +20,7 @@ from dcray.cli.sizes import sizes
 from dcray.cli.train import train
 from dcray.errors import ConfigError
 
+INTERRUPTED = 130  # how typer passes a Ctrl-C on
 PACKAGES = (
     "torch",
     "ray",
@@ -54,14 +55,23 @@ def main() -> None:
     """Run the command; a user's mistake is "error: ..." and exit code 2, never a traceback."""
     cluster.set_environment()
     try:
-        app(standalone_mode=True)
+        code = app(standalone_mode=False)
+        if code == INTERRUPTED:
+            raise KeyboardInterrupt
+        sys.exit(code if isinstance(code, int) else 0)
     except ConfigError as error:
         for problem in error.problems:
             err.print(f"error: {problem}", markup=False)
         sys.exit(BAD_INPUT)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, typer.Abort):
         err.print("stopped; run the same command again to go on", markup=False)
         sys.exit(STOPPED)
+    except Exception as error:
+        show = getattr(error, "show", None)  # a missing option, an unknown command
+        if show is None:
+            raise
+        show()
+        sys.exit(BAD_INPUT)
 
 
 def _show_version(wanted: bool) -> None:

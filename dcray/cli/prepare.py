@@ -144,9 +144,8 @@ def _print_corpus(folder: Path, manifest: Any, there: bool) -> None:
         "copies": f"{overlap.duplicates_removed:,} exact ones left out",
     }
     if manifest.invalid_utf8.count:
-        rows["bad UTF-8"] = (
-            f"{manifest.invalid_utf8.count:,} replaced, in {_named(manifest.invalid_utf8)}"
-        )
+        bad = manifest.invalid_utf8
+        rows["bad UTF-8"] = f"{bad.count:,} sequences replaced, in {_named(bad)}"
     if manifest.empty_documents.count:
         rows["empty"] = f"left out: {_named(manifest.empty_documents)}"
     out.print(f"[bold]{folder}[/bold] {'is already there' if there else 'is prepared'}")

@@ -114,18 +114,18 @@ class StreamWriter:
         self.budgets: list[Budget] = []
         self.shards: list[ShardRecord] = []
         self._left = sorted(set(budgets))
-        self._limit = self._left[-1]
+        self.limit = self._left[-1]
         self._prefix = hashlib.sha256()
         self._shard = hashlib.sha256()
         self._file: Any = None
 
     @property
     def full(self) -> bool:
-        return self.num_tokens == self._limit
+        return self.num_tokens == self.limit
 
     def add(self, document: Array) -> int:
         """Write one document (or row); how many of its tokens were taken."""
-        taken = min(len(document), self._limit - self.num_tokens)
+        taken = min(len(document), self.limit - self.num_tokens)
         if not taken:
             return 0
         self.starts.append(self.num_tokens)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from dcray.corpus.manifest import NO_TEXT, TOKENIZER, Array
 from dcray.corpus.spool import Spool, encode
 from dcray.errors import ConfigError
 
+GUESSED_BYTES = 5  # of text a token, before any was encoded
+FIRST_BYTES = 32_000_000  # of text, at most, are encoded on that guess
 MAX_BYTES = np.iinfo(np.int16).max  # of the source, that one validation token may stand for
 
 
@@ -66,16 +69,25 @@ class Split:
         total = self.num_validation + self.num_dropped + left
         raise ConfigError(
             f"the source is too small: it gives {total} tokens, and the largest budget + "
-            f"validation need {needed - self.val_tokens} + {self.val_tokens}; after the "
-            f"validation documents, the last of them whole ({self.num_dropped} tokens of it "
-            f"unused), {left} are left"
+            f"validation need {needed - self.val_tokens} + {self.val_tokens}; after the validation documents, "
+            f"the last of them whole ({self.num_dropped} tokens of it unused), {left} are left"
         )
 
 
 def split_documents(split: Split, spool: Spool, partial: Path, *, reserve: int) -> bool:
     """Encode in order until both sides are full; False where validation outgrows the reserve."""
     tokenizer = split.tokenizer
-    for index, ids in encode(spool, partial / TOKENIZER, tokenizers.sha256(tokenizer)):
+    digest = tokenizers.sha256(tokenizer)
+    encoded = encode(spool, partial / TOKENIZER, digest, lambda: _wanted_bytes(split, spool))
+    with closing(encoded):
+        filled = _fill(split, spool, encoded, reserve)
+    _count_available(split, spool)
+    return filled
+
+
+def _fill(split: Split, spool: Spool, encoded: Iterator[tuple[int, Array]], reserve: int) -> bool:
+    tokenizer = split.tokenizer
+    for index, ids in encoded:
         document = np.concatenate([[tokenizer.eot_id], ids]).astype(np.uint32)
         if split.validating:
             if index >= reserve:
@@ -92,8 +104,16 @@ def split_documents(split: Split, spool: Spool, partial: Path, *, reserve: int) 
             split.train_bytes += int(lengths[: taken - 1].sum())
         if split.writer.full:
             break
-    _count_available(split, spool)
     return True
+
+
+def _wanted_bytes(split: Split, spool: Spool) -> float:
+    """About how much text is still to be encoded: by the bytes a token had so far, or a guess."""
+    done = len(split.validation) + split.num_documents
+    tokens = split.num_validation + split.num_dropped + split.writer.num_tokens
+    size = int(spool.records["size"][:done].sum())
+    left = split.val_tokens - split.num_validation + split.writer.limit - split.writer.num_tokens
+    return left * 1.02 * size / tokens if tokens else min(left * GUESSED_BYTES, FIRST_BYTES)
 
 
 def split_rows(split: Split, rows: Iterable[Array], validation: Iterable[Array] | None) -> None:

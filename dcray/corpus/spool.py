@@ -10,7 +10,7 @@ import hashlib
 import logging
 import re
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 PIECE_BYTES = 4_000_000  # of text that one task encodes
 PIECE_DOCUMENTS = 8_192
-MIN_WAVE = 16  # pieces of one execution, and of the text encoded in vain at the end
 EXAMPLES = 5
 
 # One row a document. key: its place in the order; text: the first half of its sha256
@@ -153,34 +152,52 @@ def in_order(records: Array) -> tuple[Array, int]:
     return ordered[kept], len(ordered) - len(kept)
 
 
-def encode(spool: Spool, tokenizer: Path, digest: str) -> Iterator[tuple[int, Array]]:
+def encode(
+    spool: Spool, tokenizer: Path, digest: str, wanted: Callable[[], float]
+) -> Generator[tuple[int, Array], None, None]:
     """(index, ids uint32) of every document in the order, encoded in parallel by Ray Data.
 
-    `tokenizer` is the tokenizer's file and `digest` its hash. Goes in waves of whole executions, so
-    that a caller who has enough can stop between two: a Ray Data iterator left half-read keeps
-    threads that outlive the cluster.
+    `tokenizer` is the tokenizer's file and `digest` its hash. `wanted` says how many bytes of text
+    the caller still needs, as far as it can tell: so much is one execution. It is read to its end
+    even when the caller stops, for a Ray Data iterator left half-read keeps threads that outlive the
+    cluster.
     """
+    names = [str(path) for path in spool.files]
+    ends = np.cumsum(spool.records["size"])
+    start = 0
+    while start < len(spool):
+        before = int(ends[start - 1]) if start else 0
+        stop = int(np.searchsorted(ends, before + max(wanted(), PIECE_BYTES / 4))) + 1
+        blocks = [
+            _block(spool, start + first, start + last, names)
+            for first, last in _cuts(spool.records["size"][start:stop])
+        ]
+        batches = _encoded(blocks, str(tokenizer), digest)
+        try:
+            for batch in batches:
+                for index, raw in zip(batch["index"].to_pylist(), batch["ids"], strict=True):
+                    assert index == start, f"document {index} came where {start} was due"
+                    start += 1
+                    yield index, np.frombuffer(raw.as_buffer(), "<u4")
+        except GeneratorExit:
+            for _ in batches:
+                pass
+            raise
+
+
+def _encoded(blocks: list[pa.Table], tokenizer: str, digest: str) -> Iterator[pa.Table]:
     import ray.data
 
-    names = [str(path) for path in spool.files]
-    cuts = list(_cuts(spool.records["size"]))
-    most = max(MIN_WAVE, 4 * int(ray.cluster_resources().get("CPU", 1)))
-    done, wave = 0, MIN_WAVE // 4
-    while done < len(cuts):
-        blocks = [_block(spool, start, stop, names) for start, stop in cuts[done : done + wave]]
-        listed = ray.data.from_arrow(blocks)
-        quiet(listed)
-        encoded = listed.map_batches(
-            encode_table,
-            batch_size=None,
-            batch_format="pyarrow",
-            fn_kwargs={"tokenizer": str(tokenizer), "digest": digest},
-        )
-        batches = list(encoded.iter_batches(batch_size=None, batch_format="pyarrow"))
-        for batch in sorted(batches, key=lambda batch: batch["index"][0].as_py()):
-            for index, raw in zip(batch["index"].to_pylist(), batch["ids"], strict=True):
-                yield index, np.frombuffer(raw.as_buffer(), "<u4")
-        done, wave = done + wave, min(2 * wave, most)
+    listed = ray.data.from_arrow(blocks)
+    quiet(listed)
+    listed.context.execution_options.preserve_order = True
+    encoded = listed.map_batches(
+        encode_table,
+        batch_size=None,
+        batch_format="pyarrow",
+        fn_kwargs={"tokenizer": tokenizer, "digest": digest},
+    )
+    return iter(encoded.iter_batches(batch_size=None, batch_format="pyarrow"))
 
 
 def encode_table(table: pa.Table, tokenizer: str, digest: str) -> pa.Table:

@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -61,13 +62,14 @@ def test_a_partial_folder_of_a_dead_run_is_removed_and_a_live_one_kept(tmp_path)
 
 def test_nothing_is_left_when_the_disk_is_full(tmp_path):
     out = tmp_path / "corpus"
-    with (  # noqa: PT012
-        pytest.raises(ConfigError, match="no space left to prepare"),
-        partial_folder(out) as partial,
-    ):
-        (partial / "begun").write_bytes(b"x")
-        with open("/dev/full", "wb", buffering=0) as full:  # noqa: PTH123
+
+    def write():
+        with partial_folder(out) as partial, Path("/dev/full").open("wb", buffering=0) as full:
+            (partial / "begun").write_bytes(b"x")
             full.write(b"x")
+
+    with pytest.raises(ConfigError, match="no space left to prepare"):
+        write()
     assert list(tmp_path.iterdir()) == []
 
 
