@@ -111,7 +111,7 @@ def linearize(xp: Any, problem: Problem, free: Any) -> tuple[Any, Any]:
         ahead.append(up)
         behind.append(down)
         spans.append((up[:, j] - down[:, j])[:, None])
-    values = problem.log_loss(xp.stack(ahead + behind, 1)) / DELTA  # (P, 1 + 2a, n)
+    values = problem.log_loss(xp.stack(ahead + behind, 1)) / problem.delta  # (P, 1 + 2a, n)
     a = len(problem.active)
     jacobian = (values[:, 1 : 1 + a] - values[:, 1 + a :]) / xp.stack(spans, 1)
     jacobian = xp.where(xp.isfinite(jacobian), jacobian, 0.0)

@@ -183,7 +183,5 @@ def _neutral_free(law: Law, points: Points) -> Any:
 
 def _repeat(values: Any, times: int) -> Any:
     """Each row `times` times in a row."""
-    expanded = values[:, None] + 0 * values[:, None]
-    return expanded.repeat(times, 1) if isinstance(values, np.ndarray) else (
-        values.repeat_interleave(times, 0)
-    )
+    rows = [i for i in range(len(values)) for _ in range(times)]
+    return values[rows]
