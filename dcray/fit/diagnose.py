@@ -84,8 +84,9 @@ def _loose(fit: Fit) -> dict[str, str]:
             if high - low > 0.25 * float(fit.points.L.min()):
                 found[name] = f"from {low:.2f} to {high:.2f} nats all describe the grid about as well"
         elif not np.isfinite(log_error) or log_error > LOOSE:
-            factor = np.exp(min(2 * log_error, 20.0)) if np.isfinite(log_error) else np.inf
-            found[name] = f"{value:.3g} times or divided by {factor:.2g} describes the grid about as well"
+            factor = float(np.exp(min(2 * log_error, 10.0))) if np.isfinite(log_error) else np.inf
+            how_far = f"by up to {factor:.2g}" if factor < 1e4 else "by thousands"
+            found[name] = f"{value:.3g} multiplied or divided {how_far} describes the grid about as well"
     return found
 
 

@@ -26,12 +26,17 @@ class Muennighoff(Law):
     """L = E + A / N'**alpha + B / D'**beta, N' and D' as in muennighoff_c4.predict; k = 7.
 
     Fitted in two stages as in paper app:scaling-law-details: E, A, alpha, B, beta as a Chinchilla
-    law, then R_N and R_D with those held. Limit: N and R_D to infinity.
+    law, then R_N and R_D with those held. The first stage takes the losses of repeated data for those
+    of fresh data, so on losses that follow this very law the two stages do not return them;
+    `at_once` fits all seven together and does. Limit: N and R_D to infinity.
     """
 
     names = (*Chinchilla.names, "R_N", "R_D")
     example = (*Chinchilla.example, 31.39, 6.0)
     needs = ("num_epochs",)
+
+    def __init__(self, *, at_once: bool = False) -> None:
+        self.at_once = at_once
 
     def __call__(self, theta: Any, N: Any, U: Any, *, num_epochs: Any = 1.0, **more: Any) -> Any:
         """See `muennighoff_c4.predict`."""
@@ -57,12 +62,14 @@ class Muennighoff(Law):
         return (*low, LEAST, LEAST), (*high, MOST, MOST)
 
     def stages(self) -> tuple[tuple[str, ...], ...]:
-        """First Chinchilla's five, then the two repetition constants."""
+        """First Chinchilla's five, then the two repetition constants; or all at once."""
+        if self.at_once:
+            return (self.names,)
         return (Chinchilla.names, ("R_N", "R_D"))
 
     def neutral(self) -> Mapping[str, float]:
         """N' = N and D' = U: surplus parameters count in full, repeated tokens do not count."""
-        return {"R_N": 1e12, "R_D": 1e-12}
+        return {"R_N": 1e12, "R_D": 1e-12}  # finite, and as good as infinity and zero in float64
 
     def to_free(self, theta: Any, grid: Points) -> Any:
         """Chinchilla's coordinates and R / (1 + R) of both constants."""
