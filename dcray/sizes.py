@@ -99,5 +99,7 @@ def forward_flops(shape: Shape, vocab_size: int, a_pass: Pass) -> float:
         attended_keys(a_pass.seq_len, window if a_pass.causal else None, causal=a_pass.causal)
         for window in windows
     )
-    attention = 2 * dim * pairs / a_pass.seq_len  # q.k and p.v, a multiply-add each per pair and channel
+    attention = (
+        2 * dim * pairs / a_pass.seq_len
+    )  # q.k and p.v, a multiply-add each per pair and channel
     return 2.0 * (matmuls + head + attention)

@@ -1,0 +1,169 @@
+"""Rows to the workers by Ray Data, in the exact order asked for.
+
+Ray Data loads the shards once. Where the tokens fit, they stay resident in the object store and every
+worker indexes them; where they do not, each worker runs an index pipeline over the shards. Both give
+the rows of the same ids in the same order: `order.py` alone decides it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dcray.config import RunConfig
+from dcray.corpus.manifest import Corpus, verify_shard
+from dcray.corpus.order import cut_rows
+from dcray.sections import rows_in
+from dcray.train.evaluate import ValidationRows
+
+RESIDENT_FRAC = 0.4  # of the object store: a larger stream is read from its shards
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A piece of the flat stream: `count` tokens of a file, the first of them number `start`."""
+
+    path: str
+    start: int
+    count: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class StreamRefs:
+    """What a worker needs to read a run's rows; small, and travels to any node."""
+
+    shards: tuple[Shard, ...]
+    dtype: str
+    num_tokens: int
+    resident: Any | None  # an object reference to the flat stream, or None: read the shards
+    validation: Any  # an object reference to (tokens, source bytes or None)
+    mask_id: int
+
+
+def quiet_ray_data() -> None:
+    """Ray Data's progress bars and log lines off; in the driver and in every worker."""
+    import ray.data
+
+    for name in ("ray.data", "ray.data.dataset", "ray.data._internal"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    context.enable_operator_progress_bars = False
+    context.execution_options.preserve_order = True
+
+
+def publish(corpus: Corpus, unique_tokens: int, val_tokens: int | None, mode: str) -> StreamRefs:
+    """Put what a run reads where workers find it: verified shards, validation tokens.
+
+    mode: "resident", "pipeline", or "auto": resident where it takes at most a share of the object
+    store. Raises ConfigError that names a truncated or edited shard.
+    """
+    import ray
+
+    shards = tuple(
+        Shard(str(path), start, count, sha)
+        for path, start, count, sha in corpus.shards(unique_tokens)
+    )
+    size = unique_tokens * np.dtype(corpus.dtype).itemsize
+    room = ray.cluster_resources().get("object_store_memory", 0) * RESIDENT_FRAC
+    resident = mode == "resident" or (mode == "auto" and size <= room)
+    if resident:
+        flat = ray.put(_load(shards, unique_tokens, corpus.dtype))
+    else:
+        flat = None
+        for shard in shards:
+            verify_shard(Path(shard.path), shard.sha256)
+    validation = ray.put(corpus.validation(val_tokens))
+    return StreamRefs(shards, str(corpus.dtype), unique_tokens, flat, validation, corpus.mask_id)
+
+
+def fetch_rows(
+    refs: StreamRefs, config: RunConfig, all_ids: Iterable[NDArray[np.int64]]
+) -> Iterator[NDArray[Any]]:
+    """For each array of row ids (n,) the rows (n, T + 1), in that order."""
+    seq_len, stride = config.data.seq_len, config.data.stride
+    if refs.resident is not None:
+        import ray
+
+        rows = cut_rows(ray.get(refs.resident), seq_len, stride)
+        return (rows[ids] for ids in all_ids)
+    return _pipeline(refs, seq_len, stride, all_ids)
+
+
+def validation_rows(refs: StreamRefs, seq_len: int) -> ValidationRows:
+    """Every row of the validation stream: floor((tokens - 1) / T) of them, overlapping by one token."""
+    import ray
+
+    tokens, text_bytes = ray.get(refs.validation)
+    assert rows_in(len(tokens), seq_len, seq_len) > 0, "checked by the driver"
+    return ValidationRows(
+        cut_rows(tokens, seq_len, seq_len),
+        None if text_bytes is None else cut_rows(text_bytes, seq_len, seq_len),
+    )
+
+
+def _load(shards: tuple[Shard, ...], num_tokens: int, dtype: Any) -> NDArray[Any]:
+    """The first `num_tokens` of the stream, its shards read and verified side by side."""
+    import ray.data
+
+    quiet_ray_data()
+    flat = np.empty(num_tokens, dtype=dtype)
+    pieces = ray.data.from_items([{"shard": i} for i in range(len(shards))]).map(
+        lambda row: {
+            "start": shards[row["shard"]].start,
+            "tokens": _read(shards[row["shard"]], dtype),
+        }
+    )
+    for piece in pieces.iter_rows():
+        flat[piece["start"] : piece["start"] + len(piece["tokens"])] = piece["tokens"]
+    return flat
+
+
+def _read(shard: Shard, dtype: Any) -> NDArray[Any]:
+    verify_shard(Path(shard.path), shard.sha256)
+    return np.fromfile(shard.path, dtype=dtype, count=shard.count)
+
+
+def _pipeline(
+    refs: StreamRefs, seq_len: int, stride: int, all_ids: Iterable[NDArray[np.int64]]
+) -> Iterator[NDArray[Any]]:
+    """Row ids through Ray Data, gathered from memory-mapped shards on the way."""
+    import ray.data
+
+    quiet_ray_data()
+    steps = list(all_ids)
+    if not steps:
+        return
+    size = len(steps[0])  # every step holds as many, but for the last
+    chunk = max(1, 4096 // size) * size
+    ids = np.concatenate(steps)
+    blocks = [ids[start : start + chunk] for start in range(0, len(ids), chunk)]
+    gather = _Gather(refs, seq_len, stride)
+    rows = ray.data.from_numpy(blocks).map_batches(gather, batch_size=None, num_cpus=0)
+    yield from (b["rows"] for b in rows.iter_batches(batch_size=size, prefetch_batches=2))
+
+
+class _Gather:
+    """Rows of ids from memory-mapped shards; a row may lie across two of them."""
+
+    def __init__(self, refs: StreamRefs, seq_len: int, stride: int) -> None:
+        self.refs, self.seq_len, self.stride = refs, seq_len, stride
+
+    def __call__(self, batch: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        ids = batch["data"]
+        rows = np.empty((len(ids), self.seq_len + 1), dtype=self.refs.dtype)
+        starts = ids * self.stride
+        for shard in self.refs.shards:
+            tokens = np.memmap(shard.path, dtype=self.refs.dtype, mode="r", shape=(shard.count,))
+            first, stop = shard.start, shard.start + shard.count
+            for i in np.flatnonzero((starts < stop) & (starts + self.seq_len >= first)):
+                low, high = max(starts[i], first), min(starts[i] + self.seq_len + 1, stop)
+                rows[i, low - starts[i] : high - starts[i]] = tokens[low - first : high - first]
+        return {"rows": rows}

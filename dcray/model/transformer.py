@@ -1,0 +1,159 @@
+"""The paper's transformer: pre-norm, RoPE then QK-norm, SSSL windows, SwiGLU, an untied padded head.
+
+Weights are float32 masters; compute runs in `dtype`. Dropout sits on the attention output alone and is
+keyed. The head is padded to a multiple of 64; the padding is never a target, and no part of the softmax.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dcray.config import ModelConfig
+from dcray.model.attention import attend, mask_of, rotary_tables, rotate
+from dcray.sizes import Shape, layer_windows, pad_vocab
+from dcray.train.dropout import element_hashes, keyed_dropout, layer_keys
+
+
+class Context(NamedTuple):
+    """What every layer of one forward pass shares."""
+
+    cos: Tensor  # (T, head_dim / 2)
+    sin: Tensor
+    hashes: Tensor | None  # (T, D) int32 for dropout, None where it is off
+    causal: bool
+
+
+class Linear(nn.Linear):
+    """A linear map without bias whose float32 weight is cast to its input's dtype."""
+
+    def __init__(self, num_in: int, num_out: int, device: torch.device | None) -> None:
+        super().__init__(num_in, num_out, bias=False, device=device)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight.to(x.dtype))
+
+
+class RMSNorm(nn.Module):
+    """x / rms(x) * gain over the last axis."""
+
+    def __init__(self, dim: int, eps: float, device: torch.device | None) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(dim, device=device))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, (x.shape[-1],), self.weight.to(x.dtype), self.eps)
+
+
+class Attention(nn.Module):
+    """Multi-head attention with RoPE, then QK-norm."""
+
+    def __init__(self, shape: Shape, config: ModelConfig, device: torch.device | None) -> None:
+        super().__init__()
+        self.num_heads, self.dropout = shape.num_heads, config.dropout
+        self.query, self.key, self.value, self.out = (
+            Linear(shape.dim, shape.dim, device) for _ in range(4)
+        )
+        self.query_norm = RMSNorm(shape.head_dim, config.norm_eps, device)
+        self.key_norm = RMSNorm(shape.head_dim, config.norm_eps, device)
+
+    def forward(self, x: Tensor, context: Context, mask: Any, key: Tensor | None) -> Tensor:
+        batch, seq_len, dim = x.shape
+        heads = (batch, seq_len, self.num_heads, dim // self.num_heads)
+        q, k, v = (f(x).view(heads).transpose(1, 2) for f in (self.query, self.key, self.value))
+        q = self.query_norm(rotate(q, context.cos, context.sin))
+        k = self.key_norm(rotate(k, context.cos, context.sin))
+        y = attend(q, k, v, mask, causal=context.causal)
+        y = self.out(y.transpose(1, 2).reshape(batch, seq_len, dim))
+        if key is None or context.hashes is None:
+            return y
+        return keyed_dropout(y, context.hashes, key, self.dropout)
+
+
+class MLP(nn.Module):
+    """SwiGLU: down(silu(gate(x)) * up(x))."""
+
+    def __init__(self, shape: Shape, device: torch.device | None) -> None:
+        super().__init__()
+        self.gate = Linear(shape.dim, shape.mlp_dim, device)
+        self.up = Linear(shape.dim, shape.mlp_dim, device)
+        self.down = Linear(shape.mlp_dim, shape.dim, device)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(F.silu(self.gate(x)) * self.up(x))
+
+
+class Block(nn.Module):
+    """x + attn(norm(x)), then x + mlp(norm(x))."""
+
+    def __init__(self, shape: Shape, config: ModelConfig, device: torch.device | None) -> None:
+        super().__init__()
+        self.attn_norm = RMSNorm(shape.dim, config.norm_eps, device)
+        self.attn = Attention(shape, config, device)
+        self.mlp_norm = RMSNorm(shape.dim, config.norm_eps, device)
+        self.mlp = MLP(shape, device)
+
+    def forward(self, x: Tensor, context: Context, mask: Any, key: Tensor | None) -> Tensor:
+        x = x + self.attn(self.attn_norm(x), context, mask, key)
+        return x + self.mlp(self.mlp_norm(x))
+
+
+class Transformer(nn.Module):
+    """Embedding, blocks, norm, head; causal or bidirectional by argument."""
+
+    def __init__(
+        self,
+        shape: Shape,
+        config: ModelConfig,
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | None = None,
+    ) -> None:
+        super().__init__()
+        assert config.vocab_size is not None, "resolve the configuration first"
+        self.shape, self.config, self.dtype = shape, config, dtype
+        self.vocab_size = config.vocab_size
+        padded = pad_vocab(config.vocab_size)
+        self.embed = nn.Embedding(padded, shape.dim, device=device)
+        self.blocks = nn.ModuleList(Block(shape, config, device) for _ in range(shape.num_layers))
+        self.norm = RMSNorm(shape.dim, config.norm_eps, device)
+        self.head = Linear(shape.dim, padded, device)
+
+    def forward(
+        self,
+        tokens: Tensor,  # (B, T) int64
+        *,
+        causal: bool,
+        key: Tensor | None = None,  # (B,) int64: dropout on, keyed by it
+        targets: Tensor | None = None,  # (B, T) int64
+    ) -> Tensor:
+        """Logits (B, T, V_padded), or with `targets` the nats of each target (B, T), at least float32."""
+        seq_len, device = tokens.shape[1], tokens.device
+        x = F.embedding(tokens, self.embed.weight).to(self.dtype)
+        drops = key is not None and self.config.dropout > 0
+        context = Context(
+            *rotary_tables(seq_len, self.shape.head_dim, self.config.rope_base, device, self.dtype),
+            element_hashes(seq_len, self.shape.dim, device) if drops else None,
+            causal,
+        )
+        keys = layer_keys(key, len(self.blocks)) if drops and key is not None else None
+        windows = layer_windows(len(self.blocks), seq_len, self.config.window_pattern)
+        for layer, (block, window) in enumerate(zip(self.blocks, windows, strict=True)):
+            mask = mask_of(seq_len, window, device, causal=causal)
+            x = block(x, context, mask, None if keys is None else keys[layer])
+        logits = self.head(self.norm(x))
+        return logits if targets is None else target_nats(logits, targets, self.vocab_size)
+
+
+def target_nats(logits: Tensor, targets: Tensor, vocab_size: int) -> Tensor:
+    """-log softmax of each target over the first `vocab_size` logits: (B, T), at least float32."""
+    logits = logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
+    if vocab_size < logits.shape[-1]:
+        padding = torch.arange(logits.shape[-1], device=logits.device) >= vocab_size
+        logits = logits.masked_fill(padding, -torch.inf)
+    nats = F.cross_entropy(logits.flatten(0, 1), targets.reshape(-1), reduction="none")
+    return nats.view(targets.shape).clone()  # FSDP2 hooks the output: it must be no view

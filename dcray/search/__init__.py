@@ -1,0 +1,1 @@
+"""The search: what to run next, and running it on Ray Tune."""

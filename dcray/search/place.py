@@ -1,0 +1,122 @@
+"""Where a run is computed: which device, how many workers, which micro-batch; refused where hopeless."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from dcray.config import RunConfig
+from dcray.errors import ConfigError
+from dcray.sections import batch_problems
+from dcray.train.cost import fitting_microbatch, training_flops
+
+CPU_CORE_FLOPS = 4e10  # of the mini sizes' training step; measured 26e9 to 69e9 (README, "Speed")
+MAX_CPU_DAYS = 2.0  # a longer run on a CPU is refused: it was meant for a GPU
+CPU_BATCH_BYTES = 2e9  # for activations of a micro-batch on a CPU worker
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the connected Ray offers."""
+
+    num_cpus: float
+    num_gpus: int
+    cpu_name: str
+    gpu_name: str
+    gpu_bytes: float  # of the smallest GPU; 0 where there is none
+
+
+def this_machine() -> Machine:
+    """The connected cluster's CPUs and GPUs; the GPU is asked for its name and memory on its node."""
+    import ray
+
+    have = ray.cluster_resources()
+    num_gpus = int(have.get("GPU", 0))
+    gpu_name, gpu_bytes = "", 0.0
+    if num_gpus:
+        gpu_name, gpu_bytes = ray.get(ray.remote(num_gpus=1, num_cpus=0)(_gpu).remote())
+    return Machine(
+        have.get("CPU", 0),
+        num_gpus,
+        platform.processor() or platform.machine(),
+        gpu_name,
+        gpu_bytes,
+    )
+
+
+def place_run(config: RunConfig, machine: Machine, note: Callable[[str], None]) -> RunConfig:
+    """The configuration with device, workers and micro-batch decided for this machine.
+
+    Raises ConfigError where the machine cannot hold it, or would take days on a CPU.
+    """
+    runtime = config.runtime
+    device = runtime.device
+    if device == "auto":
+        device = "cuda" if machine.num_gpus else "cpu"
+    if device == "cuda" and not machine.num_gpus:
+        raise ConfigError(f'runtime.device = "cuda", but {missing_gpu()}')
+    if device == "cpu":
+        _refuse_hopeless(config, machine)
+    workers = runtime.workers
+    if workers == "auto":
+        workers = machine.num_gpus if device == "cuda" else 1
+    _check_workers(config, workers, device, machine)
+    if device == "cuda" and workers < machine.num_gpus:
+        note(f"{workers} of {machine.num_gpus} GPUs used (--workers auto takes all)")
+    micro = runtime.microbatch_size
+    if micro is None:
+        half = device == "cuda" and runtime.precision in ("auto", "bfloat16")
+        room = machine.gpu_bytes if device == "cuda" else CPU_BATCH_BYTES
+        micro = fitting_microbatch(config, world_size=workers, available=room, half=half)
+    decided = {"device": device, "workers": workers, "microbatch_size": micro}
+    return config.model_copy(update={"runtime": runtime.model_copy(update=decided)})
+
+
+def cpu_days(config: RunConfig) -> float:
+    """The expected days of a run on its CPU threads, by the table above."""
+    workers = config.runtime.workers if isinstance(config.runtime.workers, int) else 1
+    return training_flops(config) / (CPU_CORE_FLOPS * config.runtime.threads * workers) / 86_400
+
+
+def missing_gpu() -> str:
+    """Why no GPU is seen: none is there, or this torch was built without CUDA."""
+    import torch
+
+    card = Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi")
+    if card and torch.version.cuda is None:
+        return (
+            f"torch {torch.__version__} was built without CUDA beside an NVIDIA card; install the "
+            "CUDA build: pip install --force-reinstall 'torch>=2.11,<2.14'"
+        )
+    return "Ray sees no GPU on this machine or cluster"
+
+
+def _refuse_hopeless(config: RunConfig, machine: Machine) -> None:
+    days = cpu_days(config)
+    if config.runtime.device == "auto" and days > MAX_CPU_DAYS:
+        raise ConfigError(
+            f"{config.size_name} for {config.num_epochs} epochs of {config.unique_tokens:,} tokens "
+            f"takes about {days:,.0f} days on a CPU, and {missing_gpu()}. Run it on a GPU, try a mini "
+            "size (dcray sizes lists them, for example size=226k data.unique_tokens=64k "
+            "data.seq_len=128 batch_size=8), or insist with runtime.device=cpu"
+        )
+
+
+def _check_workers(config: RunConfig, workers: int, device: str, machine: Machine) -> None:
+    problems = batch_problems(config.batch_size, workers, config.runtime.microbatch_size)
+    have = machine.num_gpus if device == "cuda" else int(machine.num_cpus / config.runtime.threads)
+    what = "GPUs" if device == "cuda" else f"CPUs at runtime.threads = {config.runtime.threads}"
+    if workers > have:
+        problems.append(f"runtime.workers ({workers}) must be at most what Ray has: {have} {what}")
+    if problems:
+        raise ConfigError(problems)
+
+
+def _gpu() -> tuple[str, float]:
+    import torch
+
+    properties = torch.cuda.get_device_properties(0)
+    return properties.name, float(properties.total_memory)

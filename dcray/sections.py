@@ -1,0 +1,260 @@
+"""The sections of a configuration: frozen, validated values, each with the rules it holds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
+
+from dcray import plugins
+from dcray.errors import ConfigError, did_you_mean
+
+COUNT_UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}
+
+
+def parse_count(value: Any) -> Any:
+    """100_000_000 from "100m", 64_000 from "64k"; k, m and b are powers of ten. Others pass unchanged."""
+    if isinstance(value, str):
+        match = re.fullmatch(r"([\d_]+(?:\.\d+)?)\s*([kmb]?)", value.strip().lower())
+        if match:
+            count = float(match[1].replace("_", "")) * COUNT_UNITS[match[2]]
+            if count == round(count):
+                return round(count)
+        raise ValueError('must be a count such as 64000, "64k", "100m" or "1.5b"')
+    return value
+
+
+def count_label(count: int) -> str:
+    """The shortest exact label: 64_000 -> "64k", 100_000_000 -> "100m"."""
+    for unit, factor in (("b", 10**9), ("m", 10**6), ("k", 10**3)):
+        if count >= factor and count * 1000 % factor == 0:
+            return f"{count / factor:g}{unit}"
+    return str(count)
+
+
+TokenCount = Annotated[int, BeforeValidator(parse_count), Field(gt=0)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class Frozen(BaseModel):
+    """A value: no field can be changed, no unknown field is taken."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+
+def rows_in(num_tokens: int, seq_len: int, stride: int) -> int:
+    """How many rows of seq_len + 1 tokens, `stride` apart, a stream of `num_tokens` holds."""
+    return max(0, (num_tokens - seq_len - 1) // stride + 1)
+
+
+def batch_problems(batch_size: int, workers: int, microbatch_size: int | None) -> list[str]:
+    """Why this batch cannot be cut over workers and micro-batches; names the nearest sizes that can."""
+    unit = workers * (microbatch_size or 1)
+    if batch_size % unit == 0:
+        return []
+    below, above = batch_size // unit * unit, (batch_size // unit + 1) * unit
+    nearest = f"{below} or {above}" if below else f"{above}"
+    return [
+        f"batch_size ({batch_size}) must be a multiple of runtime.workers * runtime.microbatch_size "
+        f"({workers} * {microbatch_size or 1} = {unit}); nearest: {nearest}"
+    ]
+
+
+class ShapeConfig(Frozen):
+    """The shape of the transformer, written out; a size's name stands for one."""
+
+    dim: int = Field(gt=0)
+    num_layers: int = Field(gt=0)
+    num_heads: int = Field(gt=0)
+    mlp_dim: int = Field(gt=0)
+
+    @model_validator(mode="after")
+    def _heads_fit(self) -> ShapeConfig:
+        if self.dim % self.num_heads or self.dim // self.num_heads % 2:
+            raise ValueError(
+                f"size.dim must be an even multiple of size.num_heads (rotary pairs), "
+                f"got {self.dim} and {self.num_heads}"
+            )
+        return self
+
+
+class ObjectiveConfig(BaseModel):
+    """The objective's name and its options; the plug-in itself says which options there are."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+    name: str = "ar"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _complete(cls, value: Any) -> Any:
+        """A bare name is a table; options the plug-in defaults are written out, so that they are hashed."""
+        if isinstance(value, str):
+            value = {"name": value}
+        if not isinstance(value, Mapping):
+            return value
+        name = value.get("name", "ar")
+        options = {key: option for key, option in value.items() if key != "name"}
+        try:
+            built = plugins.load("objectives", name, **options)
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+        except ValidationError as error:
+            raise ValueError(_option_problems(name, error)) from None
+        return {"name": name, **built.options()}
+
+    def build(self) -> Any:
+        """The objective, ready to be asked for its terms."""
+        return plugins.load("objectives", self.name, **(self.model_extra or {}))
+
+
+def _option_problems(name: str, error: ValidationError) -> str:
+    """The problems of an objective's options as sentences."""
+    known = plugins.plugin("objectives", name).model_fields
+    sentences = []
+    for detail in error.errors():
+        option = ".".join(str(step) for step in detail["loc"])
+        message = detail["msg"].removeprefix("Value error, ")
+        if detail["type"] == "extra_forbidden":
+            message = (
+                f'"objective.{option}" is not an option of {name}{did_you_mean(option, known)}'
+            )
+        elif option:
+            message = (
+                f"objective.{option}: {message[:1].lower()}{message[1:]}, got {detail['input']!r}"
+            )
+        sentences.append(message)
+    return "; ".join(sentences)
+
+
+class ModelConfig(Frozen):
+    """The paper's transformer; its shape is `size`."""
+
+    vocab_size: int | None = Field(None, gt=1)  # None: the corpus's own
+    dropout: float = Field(0.1, ge=0, lt=1)  # on the attention output alone
+    window_pattern: str = Field("SSSL", pattern=r"^[SL]+$")
+    rope_base: float = Field(10_000.0, gt=0)
+    norm_eps: float = Field(1e-5, gt=0)
+
+
+class OptimConfig(Frozen):
+    """AdamW; decay applies to matrices and the head, not to the embedding nor the norms."""
+
+    lr: float = Field(1e-3, gt=0, allow_inf_nan=False)
+    weight_decay: float = Field(1.6, ge=0, allow_inf_nan=False)
+    betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (
+        0.9,
+        0.95,
+    )
+    eps: float = Field(1e-8, gt=0)
+    max_grad_norm: float = Field(1.0, gt=0)
+
+
+class ScheduleConfig(Frozen):
+    """Warmup, then stable and linear decay ("wsd") or a cosine; lengths are fractions of all steps."""
+
+    kind: Literal["wsd", "cosine"] = "wsd"
+    warmup_frac: Fraction = 0.01
+    warmup_steps: int | None = Field(None, ge=1)  # None: from warmup_frac, resolved before hashing
+    decay_frac: Fraction = 0.10
+    min_lr_frac: Fraction = 0.01
+
+    @model_validator(mode="after")
+    def _fractions_fit(self) -> ScheduleConfig:
+        if self.warmup_frac + self.decay_frac > 1:
+            raise ValueError(
+                "schedule.warmup_frac + schedule.decay_frac must be <= 1, "
+                f"got {self.warmup_frac} + {self.decay_frac}"
+            )
+        return self
+
+
+class DataConfig(Frozen):
+    """Which tokens are read, and how they are cut into rows."""
+
+    unique_tokens: TokenCount = 100_000_000
+    seq_len: int = Field(2048, ge=2)
+    row_stride: int | None = Field(
+        None, ge=1
+    )  # None: seq_len; seq_len + 1: the authors' disjoint rows
+    order: Literal["rows", "paper"] = "rows"
+    paper_unit: int | None = Field(None, ge=1)  # rows that stay together under order = "paper"
+    val_tokens: TokenCount | None = None  # None: the whole validation set
+
+    @model_validator(mode="after")
+    def _rows_fit(self) -> DataConfig:
+        if self.row_stride not in (None, self.seq_len, self.seq_len + 1):
+            raise ValueError(
+                f"data.row_stride must be data.seq_len ({self.seq_len}) or one more, got {self.row_stride}"
+            )
+        if self.order == "paper" and self.row_stride != self.seq_len + 1:
+            raise ValueError(
+                'data.order = "paper" needs the authors\' disjoint rows: '
+                f"set data.row_stride = {self.seq_len + 1}, got {self.row_stride}"
+            )
+        if self.paper_unit is not None and self.order != "paper":
+            raise ValueError(
+                'data.paper_unit is read only under data.order = "paper"; leave it out'
+            )
+        if self.num_rows < 1:
+            raise ValueError(
+                f"data.unique_tokens must hold one row of data.seq_len + 1 = {self.seq_len + 1} tokens, "
+                f"got {self.unique_tokens}"
+            )
+        return self
+
+    @property
+    def stride(self) -> int:
+        return self.row_stride or self.seq_len
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of a training epoch: floor((budget - 1) / T), or floor(budget / (T + 1)) for disjoint rows."""
+        return rows_in(self.unique_tokens, self.seq_len, self.stride)
+
+
+def _rising(epochs: Any) -> Any:
+    if isinstance(epochs, tuple) and list(epochs) != sorted(set(epochs)):
+        raise ValueError(f"must rise, got {list(epochs)}")
+    return epochs
+
+
+class ValidationConfig(Frozen):
+    """When the whole validation set is scored; the end of the schedule always is.
+
+    epochs: "auto" (as often as `max_cost_frac` allows), "end", a number (every so many epochs), or a list.
+    """
+
+    epochs: Annotated[
+        Literal["auto", "end"]
+        | Annotated[int, Field(ge=1)]
+        | tuple[Annotated[int, Field(ge=1)], ...],
+        AfterValidator(_rising),
+    ] = "auto"
+    max_cost_frac: float = Field(0.1, gt=0)  # of the training FLOPs; read by "auto" alone
+
+
+class RuntimeConfig(Frozen):
+    """Where and how a run is computed; changes its result by rounding at most, so no part of its identity."""
+
+    workers: Annotated[int, Field(ge=1)] | Literal["auto"] = 1
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    precision: Literal["auto", "float32", "bfloat16", "float64"] = "auto"  # bf16 compute on a GPU
+    threads: int = Field(1, ge=1)  # of one CPU worker; from the study, never from the machine
+    microbatch_size: int | None = Field(None, ge=1)  # None: the largest that fits
+    compile: bool | Literal["auto"] = "auto"  # on a GPU
+    stream: Literal["auto", "resident", "pipeline"] = "auto"
+    checkpoint_seconds: float = Field(60.0, ge=0)
+    keep_checkpoints: int = Field(2, ge=1)
+    report_seconds: float = Field(2.0, ge=0)
+    num_points: int = Field(200, ge=1)  # of the training curve

@@ -1,0 +1,178 @@
+"""Resumable checkpoints: torch.distributed.checkpoint, renamed into place, read on any world size.
+
+    FOLDER/step-00000200/{__0_0.distcp, .metadata, meta.json}    FOLDER/best/{..., meta.json}
+
+meta.json holds the configuration, the progress and the points of the curve so far, so that a dead
+driver's gap in the record can be filled.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.distributed.checkpoint.state_dict import (
+    get_model_state_dict,
+    get_state_dict,
+    set_model_state_dict,
+    set_state_dict,
+)
+from torch.optim import Optimizer
+
+from dcray.config import RunConfig
+from dcray.errors import ConfigError
+from dcray.train.shard import Place
+
+FORMAT = 1
+BEST = "best"
+
+
+class Checkpoints:
+    """The checkpoints of one run in one folder; every method is called by all ranks together."""
+
+    def __init__(self, folder: Path, config: RunConfig, place: Place, *, keep: int) -> None:
+        self.folder, self.config, self.place, self.keep = folder, config, place, keep
+
+    def save(
+        self, model: nn.Module, optimizer: Optimizer, progress: Mapping[str, Any], *, step: int
+    ) -> None:
+        """Write `step-N` and drop the oldest beyond `keep`. An interrupted save leaves nothing."""
+        weights, moments = get_state_dict(model, optimizer)
+        self._write(f"step-{step:08d}", {"model": weights, "optim": moments}, progress)
+        if self.place.rank == 0:
+            for old in self._steps()[: -self.keep]:
+                shutil.rmtree(self.folder / old, ignore_errors=True)
+
+    def load(self, model: nn.Module, optimizer: Optimizer) -> dict[str, Any] | None:
+        """Restore the newest checkpoint into model and optimizer; its progress, or None."""
+        steps = self._steps()
+        self.place.barrier()
+        if not steps:
+            return None
+        path = self.folder / steps[-1]
+        meta = read_meta(path)
+        check_same(meta["config"], self.config, path)
+        weights, moments = get_state_dict(model, optimizer)
+        state = {"model": weights, "optim": moments}
+        _quietly(dcp.load, state, checkpoint_id=str(path), no_dist=self.place.mesh is None)
+        set_state_dict(
+            model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optim"]
+        )
+        progress: dict[str, Any] = meta["progress"]
+        return progress
+
+    def save_best(self, model: nn.Module, progress: Mapping[str, Any]) -> None:
+        """Keep these weights as the best so far."""
+        self._write(BEST, {"model": get_model_state_dict(model)}, progress)
+
+    def load_best(self, model: nn.Module) -> None:
+        """Put the best weights into the model."""
+        state = {"model": get_model_state_dict(model)}
+        _quietly(
+            dcp.load,
+            state,
+            checkpoint_id=str(self.folder / BEST),
+            no_dist=self.place.mesh is None,
+        )
+        set_model_state_dict(model, state["model"])
+
+    def _steps(self) -> list[str]:
+        if not self.folder.is_dir():
+            return []
+        found = (entry for entry in self.folder.iterdir() if entry.name.startswith("step-"))
+        return sorted(entry.name for entry in found if (entry / "meta.json").is_file())
+
+    def _write(self, name: str, state: dict[str, Any], progress: Mapping[str, Any]) -> None:
+        partial = self.folder / f".partial-{name}"
+        if self.place.rank == 0:
+            shutil.rmtree(partial, ignore_errors=True)
+            self.folder.mkdir(parents=True, exist_ok=True)
+            _check_space(self.folder, state)
+        self.place.barrier()
+        _quietly(dcp.save, state, checkpoint_id=str(partial), no_dist=self.place.mesh is None)
+        if self.place.rank == 0:
+            meta = {"format": FORMAT, "config": self.config.to_dict(), "progress": dict(progress)}
+            _write_synced(partial / "meta.json", json.dumps(meta))
+            _replace(partial, self.folder / name)
+        self.place.barrier()
+
+
+def read_meta(path: Path) -> dict[str, Any]:
+    """The meta.json of one checkpoint; ConfigError where a newer dcray wrote it."""
+    meta: dict[str, Any] = json.loads((path / "meta.json").read_text(encoding="utf-8"))
+    if meta["format"] > FORMAT:
+        raise ConfigError(
+            f"the checkpoint {path} has format {meta['format']}, written by a newer dcray; "
+            f"this one reads up to {FORMAT}: upgrade dcray"
+        )
+    return meta
+
+
+def check_same(saved: Mapping[str, Any], config: RunConfig, path: Path) -> None:
+    """Raise ConfigError that names every field in which the checkpoint is another configuration."""
+    theirs, ours = RunConfig.model_validate(saved), config
+    pairs = _differences(
+        theirs.identity_fields() | {"seed": theirs.seed},
+        ours.identity_fields() | {"seed": ours.seed},
+    )
+    if pairs:
+        listed = "; ".join(f"{name} is {a!r} there and {b!r} here" for name, a, b in pairs)
+        raise ConfigError(
+            f"the checkpoint {path} is of another configuration: {listed}. "
+            "Train with its values, or move the folder away to start afresh"
+        )
+
+
+def _differences(a: Any, b: Any, name: str = "") -> list[tuple[str, Any, Any]]:
+    if isinstance(a, Mapping) and isinstance(b, Mapping):
+        keys = sorted({*a, *b})
+        prefix = f"{name}." if name else ""
+        return [d for k in keys for d in _differences(a.get(k), b.get(k), f"{prefix}{k}")]
+    return [] if a == b else [(name, a, b)]
+
+
+def _check_space(folder: Path, state: Mapping[str, Any]) -> None:
+    needed = round(1.05 * _num_bytes(state)) + 2**20
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise ConfigError(
+            f"no space left for a checkpoint in {folder}: it takes {needed / 1e6:,.0f} MB and "
+            f"{free / 1e6:,.0f} MB are free. Free some and run the same command again: "
+            "the last checkpoint is kept"
+        )
+
+
+def _num_bytes(state: Any) -> int:
+    if isinstance(state, Mapping):
+        return sum(_num_bytes(value) for value in state.values())
+    return state.numel() * state.element_size() if hasattr(state, "element_size") else 8
+
+
+def _write_synced(path: Path, text: str) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _replace(source: Path, target: Path) -> None:
+    """Rename a folder into place; an older one of this name steps aside first."""
+    aside = target.with_name(f".old-{target.name}")
+    shutil.rmtree(aside, ignore_errors=True)
+    if target.exists():
+        target.rename(aside)
+    source.rename(target)
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def _quietly(function: Any, *args: Any, **kwargs: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        function(*args, **kwargs)

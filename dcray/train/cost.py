@@ -1,0 +1,81 @@
+"""What a run costs: FLOPs, memory, and the micro-batch that fits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dcray.config import RunConfig
+from dcray.sizes import Pass, forward_flops, num_params, pad_vocab
+
+BACKWARD = 2.0  # a backward pass costs two forward passes
+STATE_BYTES = 16  # float32 weight, gradient and two moments a parameter
+HEADROOM = 0.85  # of a device's memory; the rest is fragmentation and what we do not count
+
+
+def row_flops(config: RunConfig) -> float:
+    """Exact FLOPs of one forward pass over one row; only attended pairs are counted."""
+    assert config.model.vocab_size is not None, "resolve the configuration first"
+    objective = config.objective.build()
+    a_pass = Pass(config.data.seq_len, objective.causal, config.model.window_pattern)
+    per_token = forward_flops(config.shape, config.model.vocab_size, a_pass)
+    return per_token * config.data.seq_len
+
+
+def training_flops_per_epoch(config: RunConfig) -> float:
+    """Exact training FLOPs of one pass over the unique tokens, every pass of the objective counted."""
+    passes = config.objective.build().num_passes
+    return (1 + BACKWARD) * passes * row_flops(config) * config.usable_rows
+
+
+def training_flops(config: RunConfig) -> float:
+    """Exact training FLOPs of the whole schedule, without validation."""
+    return training_flops_per_epoch(config) * config.num_epochs
+
+
+def validation_flops(config: RunConfig, num_rows: int) -> float:
+    """FLOPs of scoring `num_rows` validation rows once."""
+    return config.objective.build().num_validation_passes * row_flops(config) * num_rows
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes on one device: weights, gradients and moments; activations of one micro-batch."""
+
+    state: float
+    activations: float
+
+    @property
+    def total(self) -> float:
+        return self.state + self.activations
+
+
+def memory(config: RunConfig, *, world_size: int, microbatch_size: int, half: bool) -> Memory:
+    """Peak bytes on each of `world_size` devices; `half`: bfloat16 compute.
+
+    Activations kept for the backward pass, a token and layer: 12 times dim (two residuals, two norms,
+    q, k, v before and after their norm, two around the attention) and 3 times mlp_dim. The head keeps
+    logits in the compute type and twice in float32.
+    """
+    assert config.model.vocab_size is not None, "resolve the configuration first"
+    shape, width = config.shape, 2 if half else 4
+    count = num_params(shape, config.model.vocab_size)
+    state = STATE_BYTES * count / world_size + (2 * count if half else 0)
+    if world_size > 1:
+        state += 4 * count  # gathered gradients of one step
+    tokens = microbatch_size * config.data.seq_len
+    layer = width * (12 * shape.dim + 3 * shape.mlp_dim) + 4 * shape.dim
+    head = pad_vocab(config.model.vocab_size) * (width + 8)
+    return Memory(state, float(tokens * (shape.num_layers * layer + head)))
+
+
+def fitting_microbatch(config: RunConfig, *, world_size: int, available: float, half: bool) -> int:
+    """The largest divisor of a rank's share of the batch whose estimated peak fits; 1 at the least."""
+    share = config.batch_size // world_size
+    divisors = [size for size in range(1, share + 1) if share % size == 0]
+    fits = [
+        size
+        for size in divisors
+        if memory(config, world_size=world_size, microbatch_size=size, half=half).total
+        <= HEADROOM * available
+    ]
+    return max(fits, default=1)

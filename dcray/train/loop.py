@@ -1,0 +1,322 @@
+"""Training one run on one rank; knows no Ray, no MLflow and no objective by name."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dcray.config import RunConfig
+from dcray.corpus.order import Order, Slice
+from dcray.objectives import Batch
+from dcray.train import keyed
+from dcray.train.checkpoint import Checkpoints
+from dcray.train.cost import training_flops_per_epoch, validation_flops
+from dcray.train.evaluate import FINAL_DRAW, Evaluation, ValidationRows, evaluate, make_batch
+from dcray.train.meter import Meter, Point
+from dcray.train.optim import build_optimizer, set_lr
+from dcray.train.progress import Outcome, Progress, Report
+from dcray.train.schedule import lr_factor
+from dcray.train.shard import Place, build_model
+from dcray.train.step import train_step
+
+Fetch = Callable[[Iterable[NDArray[np.int64]]], Iterator[NDArray[Any]]]
+
+
+@dataclass(frozen=True)
+class Data:
+    """What a run reads: rows by their ids, in the order asked for, and the validation rows."""
+
+    fetch: Fetch  # an iterable of row ids (n,) -> for each of them rows (n, T + 1)
+    validation: ValidationRows
+    mask_id: int
+
+
+class _Run:
+    """The state of `train` while it runs."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        data: Data,
+        place: Place,
+        *,
+        microbatch_size: int,
+        report: Callable[[Report], None],
+        checkpoints: Checkpoints | None,
+        should_stop: Callable[[], bool],
+    ) -> None:
+        self.config, self.data, self.place, self.report = config, data, place, report
+        self.microbatch_size, self.checkpoints = microbatch_size, checkpoints
+        self.should_stop = should_stop
+        self.objective = config.objective.build()
+        self.order = Order(config)
+        self.model = build_model(config, place)
+        self.optimizer = build_optimizer(self.model, config.optim)
+        self.meter, self.progress = Meter(), Progress()
+        self.validation_epochs = validation_epochs(config, num_rows=len(data.validation))
+        self.point_every = max(1, math.ceil(config.num_steps / config.runtime.num_points))
+        self.report_every, self.next_report = 1, 1
+        self.new_points: list[Point] = []
+        self.started = self.mark = self.saved_at = time.perf_counter()
+        self.mark_step, self.idle = 0, 0.0
+
+    def restore(self) -> None:
+        """Go on from the newest checkpoint, if there is one."""
+        state = self.checkpoints.load(self.model, self.optimizer) if self.checkpoints else None
+        if state is None:
+            return
+        self.meter.restore(state.pop("meter"), self.place)
+        points = [Point(*point) for point in state.pop("points")]
+        self.progress = Progress(**state, points=points)
+        self.new_points = list(points)  # a dead driver may have missed the last of them
+        self.mark_step = self.progress.step
+        self.next_report = self.progress.step + 1
+
+    def steps(self) -> Iterator[Outcome]:
+        """Train to the end; yields an outcome early where the run stops or diverges."""
+        world = self.place.world_size
+        first, num_steps = self.progress.step, self.config.num_steps
+        mine = (
+            whole.part(self.place.rank, world, self.microbatch_size)
+            for whole in self.order.batches(first)
+        )
+        slices, ids = _tee(mine)
+        rows_of_steps = self.data.fetch(ids)
+        for step, rows in zip(range(first, num_steps), rows_of_steps, strict=True):
+            self._step(step, next(slices), rows)
+            done = self.progress.step
+            if self._epoch_ends(done) in self.validation_epochs or done == num_steps:
+                outcome = self._validate()
+                if outcome:
+                    yield outcome
+                    return
+            if done >= self.next_report or done == num_steps:
+                outcome = self._report()
+                if outcome:
+                    yield outcome
+                    return
+
+    def finish(self) -> Outcome:
+        """The result of a complete schedule: the last loss, or the best epoch's, scored again."""
+        progress = self.progress
+        assert progress.last is not None
+        _, loss, bpb = progress.last
+        best_epoch = None
+        if self.objective.keeps_best and self.checkpoints is not None:
+            best_epoch = progress.best_epoch
+            self.checkpoints.load_best(self.model)
+            final = self._evaluate(self.objective.final(), FINAL_DRAW)
+            loss, bpb = final.loss, final.bpb
+        return Outcome("complete", progress.step, progress.seconds, loss, bpb, best_epoch)
+
+    def _step(self, step: int, part: Slice, rows: NDArray[Any]) -> None:
+        config = self.config
+        count = self._rows_of(step)
+        lr = config.optim.lr * lr_factor(step, config.num_steps, config.schedule)
+        set_lr(self.optimizer, lr)
+        tokens = count * config.data.seq_len
+        sums = train_step(
+            self.model,
+            self.optimizer,
+            self.objective,
+            self._microbatches(part, rows),
+            step_tokens=tokens,
+            world_size=self.place.world_size,
+            max_grad_norm=config.optim.max_grad_norm,
+        )
+        self.meter.add(sums, tokens)
+        self.progress.step = step + 1
+        if (step + 1) % self.point_every == 0 or step + 1 == config.num_steps:
+            self.meter.close(
+                step=step + 1,
+                epoch=self._epoch(),
+                tokens_seen=self._tokens_seen(),
+                lr=lr,
+                norm=sums.grad_norm,
+            )
+
+    def _microbatches(self, part: Slice, rows: NDArray[Any]) -> list[tuple[Batch, torch.Tensor]]:
+        keys = keyed.row_keys(self.config.seed, part.epochs, part.row_ids)
+        found = []
+        for start in range(0, len(part), self.microbatch_size):
+            here = slice(start, start + self.microbatch_size)
+            batch = make_batch(
+                rows[here],
+                part.real[here],
+                mask_id=self.data.mask_id,
+                device=self.place.device,
+            )
+            found.append((batch, torch.from_numpy(keys[here]).to(self.place.device)))
+        return found
+
+    def _validate(self) -> Outcome | None:
+        began = time.perf_counter()
+        progress = self.progress
+        result = self._evaluate(self.objective, progress.step)
+        progress.last = (progress.step, result.loss, result.bpb)
+        values = {"val/loss": result.loss}
+        if result.bpb is not None:
+            values["val/bpb"] = result.bpb
+        self._record(Point(progress.step, self._epoch(), self._tokens_seen(), values, time.time()))
+        self.idle += time.perf_counter() - began
+        if not math.isfinite(result.loss):
+            self._report()
+            return self._diverged(f"the validation loss is {result.loss}")
+        if self.objective.keeps_best and result.loss < progress.best_loss:
+            progress.best_loss, progress.best_epoch = result.loss, round(self._epoch())
+            if self.checkpoints is not None:
+                self.checkpoints.save_best(self.model, {"step": progress.step})
+        return None
+
+    def _evaluate(self, objective: Any, draw: int) -> Evaluation:
+        return evaluate(
+            self.model,
+            objective,
+            self.data.validation,
+            self.place,
+            mask_id=self.data.mask_id,
+            microbatch_size=self.microbatch_size,
+            draw=draw,
+        )
+
+    def _report(self) -> Outcome | None:
+        """Meet the other ranks, hand on the points, save when due; rank 0's clock decides for all."""
+        runtime, done = self.config.runtime, self.progress.step == self.config.num_steps
+        now = time.perf_counter()
+        step_seconds = (now - self.mark - self.idle) / max(1, self.progress.step - self.mark_step)
+        every = max(1, math.floor(runtime.report_seconds / max(step_seconds, 1e-9)))
+        due = now - self.saved_at >= runtime.checkpoint_seconds or done
+        flags = [float(due), float(self.should_stop()), float(every), now - self.mark]
+        points, (save, stop, every, elapsed), finite = self.meter.flush(self.place, flags)
+        steps = self.progress.step - self.mark_step
+        tokens = steps * self.config.batch_size * self.config.data.seq_len
+        rate = tokens / max(time.perf_counter() - self.mark - self.idle, 1e-9)
+        for point in points:
+            self._record(point)
+        self.progress.seconds += elapsed
+        self.mark, self.mark_step, self.idle = now, self.progress.step, 0.0
+        self.report_every = min(int(every), 2 * self.report_every + 1)
+        self.next_report = self.progress.step + self.report_every
+        self.report(self._message(rate))
+        if not finite:
+            return self._diverged("the training loss is not finite")
+        if (save or stop) and self.checkpoints is not None:
+            self._save()
+        if stop and not done:
+            return Outcome("stopped", self.progress.step, self.progress.seconds)
+        return None
+
+    def _save(self) -> None:
+        assert self.checkpoints is not None
+        state = asdict(self.progress) | {"meter": self.meter.state(self.place)}
+        self.checkpoints.save(self.model, self.optimizer, state, step=self.progress.step)
+        self.saved_at = time.perf_counter()
+        self.idle += self.saved_at - self.mark
+
+    def _message(self, rate: float) -> Report:
+        progress, points = self.progress, self.new_points
+        self.new_points = []
+        return Report(
+            progress.step,
+            self.config.num_steps,
+            self._epoch(),
+            self._tokens_seen(),
+            progress.seconds,
+            rate,
+            points,
+        )
+
+    def _diverged(self, reason: str) -> Outcome:
+        step = self.progress.step
+        return Outcome("diverged", step, self.progress.seconds, reason=f"{reason} at step {step}")
+
+    def _record(self, point: Point) -> None:
+        self.progress.points.append(point)
+        self.new_points.append(point)
+
+    def _rows_of(self, step: int) -> int:
+        all_rows = self.config.num_epochs * self.config.usable_rows
+        return min(self.config.batch_size, all_rows - step * self.config.batch_size)
+
+    def _rows_seen(self) -> int:
+        all_rows = self.config.num_epochs * self.config.usable_rows
+        return min(self.progress.step * self.config.batch_size, all_rows)
+
+    def _epoch(self) -> float:
+        return self._rows_seen() / self.config.usable_rows
+
+    def _tokens_seen(self) -> int:
+        return self._rows_seen() * self.config.data.seq_len
+
+    def _epoch_ends(self, step: int) -> int | None:
+        """The epoch whose last row step `step` brought, or None."""
+        rows = self.config.usable_rows
+        before = min((step - 1) * self.config.batch_size, self.config.num_epochs * rows)
+        ended = self._rows_seen() // rows
+        return ended if ended > before // rows else None
+
+
+def train(
+    config: RunConfig,
+    data: Data,
+    place: Place,
+    *,
+    microbatch_size: int,
+    report: Callable[[Report], None],
+    checkpoints: Checkpoints | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Outcome:
+    """Train a resolved configuration, from its newest checkpoint on where there is one.
+
+    Every rank calls it with the same configuration; `report` is called equally often on each.
+    """
+    run = _Run(
+        config,
+        data,
+        place,
+        microbatch_size=microbatch_size,
+        report=report,
+        checkpoints=checkpoints,
+        should_stop=should_stop,
+    )
+    run.restore()
+    for outcome in run.steps():
+        return outcome
+    return run.finish()
+
+
+def validation_epochs(config: RunConfig, *, num_rows: int) -> set[int]:
+    """After which epochs the validation set is scored; the last is always among them."""
+    wish, last = config.validation.epochs, config.num_epochs
+    if wish == "end":
+        return {last}
+    if isinstance(wish, tuple):
+        return {*wish, last}
+    if isinstance(wish, int):
+        return {*range(wish, last + 1, wish), last}
+    allowed = config.validation.max_cost_frac * training_flops_per_epoch(config)
+    every = max(1, math.ceil(validation_flops(config, num_rows) / allowed))
+    return {*range(every, last + 1, every), last}
+
+
+def _tee(parts: Iterator[Slice]) -> tuple[Iterator[Slice], Iterator[NDArray[np.int64]]]:
+    """The slices, and their row ids one after the other; a slice follows its ids."""
+    seen: list[Slice] = []
+
+    def ids() -> Iterator[NDArray[np.int64]]:
+        for part in parts:
+            seen.append(part)
+            yield part.row_ids
+
+    def slices() -> Iterator[Slice]:
+        while True:
+            yield seen.pop(0)
+
+    return slices(), ids()

@@ -1,0 +1,30 @@
+"""Which inputs are masked: a pure function of each row's key."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dcray.train import keyed
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def uniform(key: Tensor, salt: int) -> Tensor:
+    """One float64 in [0, 1) per key, from the upper 53 bits of its hash."""
+    bits = (keyed.derive(key, salt) >> 11) & ((1 << 53) - 1)
+    return bits.double() * 2.0**-53
+
+
+def mask_ratios(key: Tensor, low: float, high: float) -> Tensor:
+    """One ratio per row, uniform on [low, high): (B,) float64."""
+    return low + (high - low) * uniform(key, keyed.RATIO)
+
+
+def mask_positions(key: Tensor, ratios: Tensor, seq_len: int, *, mask_from: int = 0) -> Tensor:
+    """Where each row is masked, every position on its own with the row's ratio: (B, T) bool."""
+    positions = key.new_ones(seq_len).cumsum(0) - 1
+    row = keyed.derive(key, keyed.POSITIONS)
+    bits = (keyed.derive(row[:, None], positions[None, :]) >> 11) & ((1 << 53) - 1)
+    hidden = bits.double() * 2.0**-53 < ratios[:, None]
+    return hidden & (positions >= mask_from)[None, :]

@@ -1,0 +1,46 @@
+"""What a run says while it trains, where it stands, and how it ended."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from dcray.train.meter import Point
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the loop says every few seconds; the same on every rank."""
+
+    step: int
+    num_steps: int
+    epoch: float
+    tokens_seen: int
+    seconds: float  # spent training, over all attempts
+    tokens_per_second: float
+    points: list[Point]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended: "complete", "stopped" (run it again to go on) or "diverged"."""
+
+    state: str
+    step: int
+    seconds: float
+    val_loss: float | None = None
+    val_bpb: float | None = None
+    best_epoch: int | None = None
+    reason: str = ""
+
+
+@dataclass
+class Progress:
+    """Where a run stands; all of it travels in the checkpoint."""
+
+    step: int = 0
+    seconds: float = 0.0
+    points: list[Point] = field(default_factory=list)
+    best_loss: float = math.inf
+    best_epoch: int | None = None
+    last: tuple[int, float, float | None] | None = None  # step, val_loss, val_bpb

@@ -1,0 +1,121 @@
+"""A model on its device: keyed initial weights, FSDP2 where there are several ranks, compiled on a GPU."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from dcray.config import RunConfig
+from dcray.model.transformer import Transformer
+
+RESHARD_FROM = 2_000_000_000  # parameters: below, gathered weights stay until the backward pass
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one rank computes: its device and, with several ranks, the mesh of all."""
+
+    device: torch.device
+    rank: int = 0
+    world_size: int = 1
+    mesh: DeviceMesh | None = None
+
+    def total(self, values: Tensor) -> Tensor:
+        """The sum of a tensor over all ranks, on every rank."""
+        if self.mesh is not None:
+            dist.all_reduce(values)
+        return values
+
+    def barrier(self) -> None:
+        """Wait for all ranks."""
+        if self.mesh is not None:
+            dist.barrier()
+
+
+def this_place(device: torch.device) -> Place:
+    """The place of this process in the default process group, or alone where there is none."""
+    if not dist.is_initialized() or dist.get_world_size() == 1:
+        return Place(device)
+    world_size = dist.get_world_size()
+    mesh = init_device_mesh(device.type, (world_size,))
+    return Place(device, dist.get_rank(), world_size, mesh)
+
+
+def compute_dtype(precision: str, device: torch.device) -> torch.dtype:
+    """The dtype of the arithmetic: "auto" is bfloat16 on a GPU, float32 on a CPU."""
+    if precision == "auto":
+        return torch.bfloat16 if device.type == "cuda" else torch.float32
+    dtype: torch.dtype = getattr(torch, precision)
+    return dtype
+
+
+def build_model(config: RunConfig, place: Place) -> Transformer:
+    """The model of a resolved configuration, its weights a function of (seed, name) alone."""
+    dtype = compute_dtype(config.runtime.precision, place.device)
+    model = Transformer(config.shape, config.model, dtype=dtype, device=torch.device("meta"))
+    if dtype == torch.float64:
+        model.double()
+    compiled = config.runtime.compile
+    if compiled is True or (compiled == "auto" and place.device.type == "cuda"):
+        for block in model.blocks:
+            block.compile()
+    if place.mesh is not None:
+        _shard(model, place.mesh, dtype)
+    model.to_empty(device=place.device)
+    init_weights(model, seed=config.seed)
+    return model
+
+
+def _shard(model: Transformer, mesh: DeviceMesh, dtype: torch.dtype) -> None:
+    count = sum(p.numel() for p in model.parameters())
+    reduce_dtype = torch.float64 if dtype == torch.float64 else torch.float32
+    policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=reduce_dtype, output_dtype=None)
+    reshard = count >= RESHARD_FROM
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
+    fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
+
+
+@torch.no_grad()
+def init_weights(model: nn.Module, *, seed: int) -> None:
+    """Truncated normal (+-2 sigma): sigma = 1/sqrt(fan_in) for matrices and the head, 1/dim for the
+    embedding; gains are 1 (SCIENCE, "Exact facts"). Drawn on the CPU by (seed, name), so that every
+    device, world size and order of construction gets the same weights.
+    """
+    for name, parameter in model.named_parameters():
+        full = _initial(name, parameter, seed)
+        if isinstance(parameter, DTensor):
+            sharded = distribute_tensor(
+                full.to(parameter.device),
+                parameter.device_mesh,
+                parameter.placements,
+                src_data_rank=None,
+            )
+            parameter.to_local().copy_(sharded.to_local())
+        else:
+            parameter.copy_(full)
+
+
+def _initial(name: str, parameter: nn.Parameter, seed: int) -> Tensor:
+    if parameter.ndim < 2:
+        return torch.ones(parameter.shape, dtype=torch.float32)
+    fan_in = parameter.shape[1]
+    sigma = 1 / fan_in if name.endswith("embed.weight") else fan_in**-0.5
+    digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
+    bits = int.from_bytes(digest[:4], "little")  # the CPU generator reads 32 bits of a seed
+    generator = torch.Generator().manual_seed(bits)
+    full = torch.empty(parameter.shape, dtype=torch.float32)
+    return nn.init.trunc_normal_(full, 0.0, sigma, -2 * sigma, 2 * sigma, generator=generator)
+
+
+def sync_gradients(model: nn.Module, *, sync: bool) -> None:
+    """Whether the next backward passes reduce gradients over the ranks (the last micro-batch alone does)."""
+    if isinstance(model, FSDPModule):
+        model.set_requires_gradient_sync(sync)

@@ -1,0 +1,131 @@
+"""One trial on Ray Train: in-process on one device, FSDP2 workers on several.
+
+A trial is a Tune trainable. With one device it runs the loop in its own process
+(`ScalingConfig(num_workers=0)`); with several, TorchTrainer starts a worker group and rank 0's
+reports are forwarded. Either way the loop is handed its report, its place and its data.
+"""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from dcray.cluster import set_environment
+from dcray.config import RunConfig
+from dcray.corpus.stream import StreamRefs, fetch_rows, validation_rows
+from dcray.errors import ConfigError
+from dcray.train.progress import Outcome, Report
+
+STOP_FILE = "stop"  # in a trial's folder: go to the next report, save, end
+MEMORY_ASKED = 1e6  # an outer trial must ask for something that is no CPU (bytes)
+
+
+def trial(config: dict[str, Any], *, refs: StreamRefs) -> None:
+    """The Tune trainable: train `config["run"]` in `config["folder"]`, report as it goes.
+
+    Reports {"report": ...} while it trains and {"outcome": ...} at its end; what it raises is an
+    outcome too, so that it reaches the driver whole.
+    """
+    import ray.tune
+
+    try:
+        run = RunConfig.model_validate(config["run"])
+        outcome = _train(run, Path(config["folder"]), refs)
+    except ConfigError as error:
+        outcome = {"state": "refused", "reason": str(error)}
+    except Exception as error:
+        outcome = {
+            "state": "failed",
+            "reason": f"{type(error).__name__}: {error}",
+            "traceback": traceback.format_exc(),
+        }
+    ray.tune.report({"outcome": outcome})
+
+
+def resources(config: RunConfig, *, gpu: bool) -> list[dict[str, float]]:
+    """The placement-group bundle of a trial: its own device, or next to nothing beside its workers."""
+    if config.runtime.workers == 1:
+        return [{"CPU": config.runtime.threads, "GPU": 1.0 if gpu else 0.0}]
+    return [{"CPU": 0, "memory": MEMORY_ASKED}]
+
+
+def _train(run: RunConfig, folder: Path, refs: StreamRefs) -> dict[str, Any]:
+    import ray.train
+    import ray.tune
+    from ray.train.torch import TorchConfig, TorchTrainer
+    from ray.tune.integration.ray_train import TuneReportCallback
+
+    gpu = run.runtime.device == "cuda"
+    in_process = run.runtime.workers == 1
+    report = ray.tune.report if in_process else ray.train.report
+    trainer = TorchTrainer(
+        partial(_on_rank, run=run, folder=folder, refs=refs, report=report),
+        scaling_config=ray.train.ScalingConfig(
+            num_workers=0 if in_process else run.runtime.workers,
+            use_gpu=gpu,
+            resources_per_worker=None
+            if in_process
+            else {"CPU": run.runtime.threads} | ({"GPU": 1} if gpu else {}),
+        ),
+        torch_config=None if in_process else TorchConfig(backend="nccl" if gpu else "gloo"),
+        run_config=None
+        if in_process
+        else ray.train.RunConfig(
+            name=f"workers-{os.getpid()}-{folder.name}",
+            storage_path=str(folder.parent.parent / "logs"),
+            callbacks=[TuneReportCallback()],
+        ),
+    )
+    return dict(trainer.fit().return_value)
+
+
+def _on_rank(
+    *, run: RunConfig, folder: Path, refs: StreamRefs, report: Callable[[dict[str, Any]], None]
+) -> dict[str, Any]:
+    """What every rank runs; returns the outcome as plain types."""
+    set_environment()
+    import torch
+
+    from dcray.train.checkpoint import Checkpoints
+    from dcray.train.loop import Data, train
+    from dcray.train.shard import this_place
+
+    torch.set_num_threads(run.runtime.threads)
+    place = this_place(_device(run.runtime.device))
+    data = Data(
+        partial(fetch_rows, refs, run), validation_rows(refs, run.data.seq_len), refs.mask_id
+    )
+    assert run.runtime.microbatch_size is not None, "the driver chooses it"
+    outcome: Outcome = train(
+        run,
+        data,
+        place,
+        microbatch_size=run.runtime.microbatch_size,
+        report=lambda said: report({"report": plain(said)}),
+        checkpoints=Checkpoints(folder, run, place, keep=run.runtime.keep_checkpoints),
+        should_stop=(folder / STOP_FILE).exists,
+    )
+    return asdict(outcome)
+
+
+def plain(report: Report) -> dict[str, Any]:
+    """A report as plain types; its points as lists."""
+    return vars(report) | {"points": [list(point) for point in report.points]}
+
+
+def _device(name: str) -> Any:
+    """This worker's device; Ray has made its own GPU number 0 in-process, or its local rank's."""
+    import torch
+
+    if name != "cuda":
+        return torch.device("cpu")
+    from ray.train.torch import get_device
+
+    if torch.distributed.is_initialized():
+        return get_device()
+    return torch.device("cuda", 0)

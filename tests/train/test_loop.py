@@ -1,0 +1,141 @@
+"""The loop alone: restarts, exact epochs, stops, divergence, validation times."""
+
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from dcray.train.loop import validation_epochs
+from tests.support import run_tiny, tiny_config
+
+CHILD = """
+import sys, time
+from pathlib import Path
+import tests.support as support
+from dcray.config import RunConfig
+config = support.tiny_config(runtime__checkpoint_seconds=0)
+class Slow(list):
+    def append(self, ids):
+        print(*ids, flush=True)
+        time.sleep(0.05)
+outcome, _ = support.run_tiny(config, folder=Path(sys.argv[1]), seen=Slow())
+print("done", outcome.val_loss, flush=True)
+"""
+
+
+def test_killed_in_epoch_2_of_4_and_run_again(tmp_path):
+    """kill -9: every row is seen exactly 4 times, and the loss is the uninterrupted run's, bit for bit."""
+    whole, _ = run_tiny(tiny_config())
+    rows, done = [], []
+    for attempt in range(2):
+        child = subprocess.Popen(
+            [sys.executable, "-c", CHILD, str(tmp_path)], stdout=subprocess.PIPE, text=True
+        )
+        for line in child.stdout:
+            if line.startswith("done"):
+                done.append(float(line.split()[1]))
+                break
+            rows.append([int(i) for i in line.split()])
+            if attempt == 0 and len(rows) == 5:  # 22 rows an epoch, 8 a batch: epoch 2
+                os.kill(child.pid, signal.SIGKILL)
+                break
+        child.wait()
+    steps = sorted(int(p.name[5:]) for p in tmp_path.glob("step-*"))
+    assert steps[-1] == 11
+    assert done == [whole.val_loss]
+    first = [tuple(r) for r in rows[:5]]
+    second = [tuple(r) for r in rows[5:]]
+    resumed_at = 11 - len(second)  # what was read and not yet saved is read again, nothing else
+    assert 3 <= resumed_at <= 5
+    used = Counter(i for batch in first[:resumed_at] + second for i in batch)
+    assert used == {row: 4 for row in range(22)}
+
+
+@pytest.mark.parametrize("objective", ["ar", "mir", "mdlm"])
+@pytest.mark.parametrize("stop_at", [3, 7])
+def test_stopped_and_run_again_is_the_same_run_bit_for_bit(tmp_path, objective, stop_at):
+    config = tiny_config(objective=objective, runtime__num_points=4, validation__epochs=2)
+    whole, reports = run_tiny(config, folder=tmp_path / "whole")
+    begun, before = run_tiny(config, folder=tmp_path / "parts", stop_at=stop_at)
+    assert begun.state == "stopped"
+    assert begun.step == stop_at
+    ended, after = run_tiny(config, folder=tmp_path / "parts")
+    assert (ended.val_loss, ended.val_bpb) == (whole.val_loss, whole.val_bpb)
+    curves = [
+        {(p.step, *p.values): p.values for r in part for p in r.points}
+        for part in (reports, before + after)
+    ]
+    assert curves[0] == curves[1]
+    again, _ = run_tiny(config, folder=tmp_path / "parts")  # nothing left to do
+    assert again.val_loss == whole.val_loss
+
+
+def test_microbatches_do_not_change_a_run():
+    double = tiny_config(runtime__precision="float64")
+    losses = [run_tiny(double, microbatch_size=size)[0].val_loss for size in (1, 2, 8)]
+    assert max(losses) - min(losses) <= 1e-8
+
+
+def test_the_loss_falls():
+    outcome, reports = run_tiny(tiny_config(num_epochs=30, optim__lr=2e-2))
+    losses = [p.values["train/loss"] for r in reports for p in r.points if "train/loss" in p.values]
+    assert losses[-1] < losses[0] - 1.5
+    assert outcome.val_loss < math.log(98) - 0.5
+
+
+def test_a_run_that_blows_up_is_diverged_within_a_report():
+    outcome, reports = run_tiny(tiny_config(optim__lr=1e38, optim__weight_decay=0.0))
+    assert outcome.state == "diverged"
+    assert "not finite" in outcome.reason
+    assert len(reports) <= 4
+
+
+def test_points_carry_tokens_and_epochs():
+    _, reports = run_tiny(tiny_config())
+    last = reports[-1].points[-1]
+    assert (last.step, last.epoch, last.tokens_seen) == (11, 4.0, 4 * 22 * 16)
+
+
+def test_no_checkpoint_is_left_half_written(tmp_path):
+    run_tiny(tiny_config(runtime__checkpoint_seconds=0), folder=tmp_path)
+    names = sorted(p.name for p in tmp_path.iterdir())
+    assert names == ["step-00000010", "step-00000011"]  # two are kept
+
+
+@pytest.mark.parametrize(
+    ("wish", "expected"),
+    [("end", {12}), (5, {5, 10, 12}), ((1, 2, 4), {1, 2, 4, 12})],
+)
+def test_validation_epochs_as_written(wish, expected):
+    config = tiny_config(num_epochs=12, validation__epochs=wish)
+    assert validation_epochs(config, num_rows=5) == expected
+
+
+@pytest.mark.parametrize("num_rows", [1, 5, 22, 200])
+def test_automatic_validation_costs_at_most_its_share(num_rows):
+    config = tiny_config(num_epochs=40, validation__epochs="auto", validation__max_cost_frac=0.1)
+    epochs = validation_epochs(config, num_rows=num_rows)
+    training = 3 * 22 * 40  # forward passes of rows: backward counts two
+    between = len(epochs - {40}) * num_rows
+    assert between <= 0.1 * training
+    assert 40 in epochs
+
+
+def test_validation_happens_where_it_should():
+    _, reports = run_tiny(tiny_config(validation__epochs=(1, 3)))
+    points = [p for r in reports for p in r.points if "val/loss" in p.values]
+    assert [p.step for p in points] == [3, 9, 11]  # 22 rows, batches of 8: ceil(22/8), ceil(66/8)
+    assert np.isfinite([p.values["val/bpb"] for p in points]).all()
+
+
+def test_time_is_counted_over_attempts(tmp_path):
+    started = time.perf_counter()
+    run_tiny(tiny_config(), folder=tmp_path, stop_at=5)
+    ended, _ = run_tiny(tiny_config(), folder=tmp_path)
+    assert 0 < ended.seconds <= time.perf_counter() - started
