@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dcray import plugins
-from dcray.config import count_label, parse_count
+from dcray.sections import count_label, parse_count
 from dcray.errors import ConfigError, did_you_mean
 from dcray.fit import efficiency, intervals
 from dcray.fit.bootstrap import Resamples, cell_weights, interval, resample, seed_draws

@@ -177,6 +177,6 @@ def _answer(
         status=status,
         equivalent_tokens=worth * 1e9 if answered else None,
         data_efficiency=worth / U if answered else None,
-        null=null if null is not None and 0 < null < np.inf else None,
+        null=float(null) if null is not None and 0 < null < np.inf else None,
         num_params=None if N is None else N * 1e9,
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dcray.config import count_label, parse_count
+from dcray.sections import count_label, parse_count
 from dcray.errors import ConfigError, did_you_mean
 from dcray.laws._law import Points
 

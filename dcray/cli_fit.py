@@ -1,0 +1,89 @@
+"""`dcray fit` and `dcray reproduce`: parse, call one function, print."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dcray.errors import ConfigError
+
+if TYPE_CHECKING:
+    from dcray.fit.answer import Answer
+
+NOTHING_USABLE, BAD_INPUT = 1, 2
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands `fit` and `reproduce` to the application."""
+    app.command("fit")(fit_command)
+    app.command("reproduce")(reproduce_command)
+
+
+def fit_command(
+    grid: Annotated[Path, typer.Argument(help="CSV: num_params, unique_tokens, val_loss (or loss); optional num_epochs, recipe, seed")],
+    baseline: Annotated[str | None, typer.Option(help="the recipe that others are compared with")] = None,
+    recipe: Annotated[list[str] | None, typer.Option(help="a recipe to compare; all others by default")] = None,
+    laws: Annotated[str, typer.Option(help="names, separated by commas; all that the columns allow by default")] = "",
+    hold_out: Annotated[list[str] | None, typer.Option(help="unique_tokens=400m, num_params=1.4b, or each (one cell after the other)")] = None,
+    bootstrap: Annotated[int, typer.Option(min=0, help="resamples for intervals; 0 for none")] = 0,
+    predict: Annotated[list[str] | None, typer.Option(help="num_params=3b,unique_tokens=400m[,num_epochs=16]")] = None,
+    seed: Annotated[int, typer.Option(help="of the resampling")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="print one JSON document")] = False,
+) -> None:  # fmt: skip
+    """Fit scaling laws to a grid of losses: what is a recipe worth in unique data?"""
+    from dcray.fit import answer as answers
+    from dcray.fit.grid import read_csv
+
+    question = answers.Question(
+        baseline=baseline,
+        recipes=tuple(recipe or ()),
+        laws=tuple(name.strip() for name in laws.split(",") if name.strip()),
+        hold_out=tuple(hold_out or ()),
+        bootstrap=bootstrap,
+        predict=tuple(predict or ()),
+        seed=seed,
+    )
+    try:
+        found = answers.answer(read_csv(grid), question)
+    except ConfigError as error:
+        _refuse(error)
+    if as_json:
+        print(json.dumps(answers.as_json(found), indent=1, allow_nan=False))
+    else:
+        from dcray.fit.text import answer_text
+
+        print(answer_text(found))
+
+
+def reproduce_command(
+    theory: Annotated[bool, typer.Option("--theory", help="also check the appendix numerically")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print one JSON document")] = False,
+) -> None:  # fmt: skip
+    """Print every table of the paper's scaling section beside our figures and their nulls."""
+    from dataclasses import asdict
+
+    from dcray.fit.reproduce import like_for_like, reproduce
+
+    checks, lines = reproduce(), like_for_like()
+    if theory:
+        from dcray.theory.checks import checks as theory_checks
+
+        checks += theory_checks()
+    if as_json:
+        listed = [{**asdict(check), "ok": check.ok} for check in checks]
+        print(json.dumps({"checks": listed, "like_for_like": lines}, indent=1))
+    else:
+        from dcray.fit.text import reproduce_text
+
+        print(reproduce_text(checks, lines))
+    if not all(check.ok for check in checks):
+        raise typer.Exit(NOTHING_USABLE)
+
+
+def _refuse(error: ConfigError) -> Any:
+    for problem in error.problems:
+        typer.echo(problem, err=True)
+    raise typer.Exit(BAD_INPUT) from None
