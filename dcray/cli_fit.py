@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, NoReturn
 
 import typer
 
 from dcray.errors import ConfigError
-
-if TYPE_CHECKING:
-    from dcray.fit.answer import Answer
 
 NOTHING_USABLE, BAD_INPUT = 1, 2
 
@@ -65,13 +62,13 @@ def reproduce_command(
     """Print every table of the paper's scaling section beside our figures and their nulls."""
     from dataclasses import asdict
 
-    from dcray.fit.reproduce import like_for_like, reproduce
+    from dcray.fit.reproduce import Check, like_for_like, reproduce
 
     checks, lines = reproduce(), like_for_like()
     if theory:
         from dcray.theory.checks import checks as theory_checks
 
-        checks += theory_checks()
+        checks += [Check("theory", *figures) for figures in theory_checks()]
     if as_json:
         listed = [{**asdict(check), "ok": check.ok} for check in checks]
         print(json.dumps({"checks": listed, "like_for_like": lines}, indent=1))
@@ -83,7 +80,7 @@ def reproduce_command(
         raise typer.Exit(NOTHING_USABLE)
 
 
-def _refuse(error: ConfigError) -> Any:
+def _refuse(error: ConfigError) -> NoReturn:
     for problem in error.problems:
         typer.echo(problem, err=True)
     raise typer.Exit(BAD_INPUT) from None

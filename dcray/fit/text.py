@@ -36,6 +36,14 @@ def _cell(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
+def _short(count: float) -> str:
+    """1439273984 -> "1.44b": three digits."""
+    for unit, factor in (("b", 1e9), ("m", 1e6), ("k", 1e3)):
+        if count >= factor:
+            return f"{count / factor:.3g}{unit}"
+    return f"{count:.3g}"
+
+
 def answer_text(found: Answer) -> str:
     """What `dcray fit` prints."""
     grid = found.grids[found.baseline]
@@ -78,7 +86,7 @@ def _worth(recipe: str, answers: Sequence[Equivalence], with_intervals: bool) ->
     rows = []
     for one in answers:
         ratio = [f"[{_cell(one.ratio_low)}, {_cell(one.ratio_high)}]"] if with_intervals else []
-        how = one.method if one.num_params is None else f"{one.method} {count_label(round(one.num_params))}"
+        how = one.method if one.num_params is None else f"{one.method} {_short(one.num_params)}"
         worth = None if one.equivalent_tokens is None else f"{one.equivalent_tokens / 1e6:.4g}m"
         rows.append(
             [one.law, how, count_label(round(one.unique_tokens)), worth, one.data_efficiency, one.null,
@@ -120,7 +128,7 @@ def _tests(found: Answer) -> list[str]:
         parts.append(table(["leave one out", "RMSE"], rows))
     if found.predictions:
         rows = [
-            [p.law, count_label(p.num_params), count_label(p.unique_tokens), f"{p.val_loss:.4f}",
+            [p.law, _short(p.num_params), _short(p.unique_tokens), f"{p.val_loss:.4f}",
              "-" if p.low is None else f"[{p.low:.4f}, {p.high:.4f}]"]
             for p in found.predictions
         ]  # fmt: skip
