@@ -92,8 +92,9 @@ def _iterate(xp: Any, problem: Problem, free: Any, cost: Any, damping: Any) -> t
     moves = moves.values if hasattr(moves, "values") else moves
     tried = xp.clip(free + step, problem.low, problem.high)
     new_cost = objective(xp, problem, tried)
-    better = new_cost <= cost * (1 + 1e-15)
-    settled = (moves < problem.settled) & (damping < 1e3)
+    # Where nothing moves the cost is flat to rounding, and steps are taken on the gradient's word.
+    better = new_cost <= cost * xp.where(moves < 1e-3, 1 + 1e-13, 1.0)
+    settled = (moves < problem.settled) & (damping < 1e-3)
     free = xp.where(better[:, None], tried, free)
     gained = (cost - new_cost) > 0.1 * cost
     damping = xp.where(better, damping * xp.where(gained, 0.1, 0.3), damping * 5.0)
