@@ -93,8 +93,10 @@ def _iterate(xp: Any, problem: Problem, free: Any, cost: Any, damping: Any) -> t
     tried = xp.clip(free + step, problem.low, problem.high)
     new_cost = objective(xp, problem, tried)
     # Where nothing moves the cost is flat to rounding, and steps are taken on the gradient's word.
-    better = new_cost <= cost * xp.where(moves < 1e-3, 1 + 1e-13, 1.0)
-    settled = (moves < problem.settled) & (damping < 1e-3)
+    rounding = 1e-13 * cost + 1e-12 * cost**0.5 + 1e-24
+    better = new_cost <= cost + xp.where(moves < 1e-3, rounding, 0.0)
+    at_rounding = (moves < 1e-4) & (abs(new_cost - cost) <= 10 * rounding)
+    settled = ((moves < problem.settled) & (damping < 1e-3)) | (at_rounding & ~better)
     free = xp.where(better[:, None], tried, free)
     gained = (cost - new_cost) > 0.1 * cost
     damping = xp.where(better, damping * xp.where(gained, 0.1, 0.3), damping * 5.0)

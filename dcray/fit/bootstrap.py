@@ -16,7 +16,7 @@ import numpy as np
 
 from dcray.errors import ConfigError
 from dcray.fit.fit import Fit, fit_many
-from dcray.laws._law import Array, Points
+from dcray.laws._law import Array, Law, Points
 
 LEVEL = 0.95
 CHUNK = 4000  # problems that are solved at once: bounds the memory
@@ -98,8 +98,6 @@ def seed_draws(losses: Sequence[Sequence[float]], num_resamples: int, seed: int 
 
 def resample(fit: Fit, counts: Array, losses: Array | None = None) -> Resamples:
     """The law fitted to each resample: counts (P, n) of the cells, losses (P, n) if seeds vary."""
-    import torch
-
     law, points = fit.law, fit.points
     base = np.ones_like(points.L) if points.weight is None else points.weight
     observed = np.log(points.L)[None] if losses is None else np.log(losses)
@@ -109,13 +107,27 @@ def resample(fit: Fit, counts: Array, losses: Array | None = None) -> Resamples:
         part = slice(begin, begin + CHUNK // len(starts))
         weight = counts[part] * base
         logs = np.broadcast_to(observed[part] if losses is not None else observed, weight.shape)
-        found = fit_many(
-            torch, law, points, torch.tensor(logs), torch.tensor(weight),
-            torch.tensor(starts)[None].repeat(len(weight), 1, 1),
-        )  # fmt: skip
-        free = found.free.numpy()
-        thetas.append(np.stack(np.broadcast_arrays(*law.from_free(tuple(free.T), points))))
+        thetas.append(fit_batch(law, points, logs, weight, starts))
     return Resamples(fit, np.concatenate(thetas, axis=-1))
+
+
+def fit_batch(law: Law, points: Points, logs: Array, weight: Array, starts: Array) -> Array:
+    """theta (k, P) of log losses and weights (P, n), each from the free starts (S, k); in torch.
+
+    On one thread: the arrays are small, and more threads wait for each other most of the time.
+    """
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        tensors = (torch.tensor(np.ascontiguousarray(a)) for a in (logs, weight, starts))
+        observed, weights, begin = tensors
+        many = begin[None].repeat(len(weights), 1, 1)
+        free = fit_many(torch, law, points, observed, weights, many).free.numpy()
+    finally:
+        torch.set_num_threads(threads)
+    return np.stack(np.broadcast_arrays(*law.from_free(tuple(free.T), points)))
 
 
 def _starts(fit: Fit) -> list[tuple[float, ...]]:

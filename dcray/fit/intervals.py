@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
-
 import numpy as np
 
-from dcray.fit.bootstrap import LEVEL, Resamples
+from dcray.fit.bootstrap import LEVEL, Resamples, fit_batch
 from dcray.fit.curve import ParameterCurve, curves
 from dcray.fit.efficiency import Equivalence, by_limit, by_size, epochs_at
-from dcray.fit.fit import Fit, fit_many
+from dcray.fit.fit import Fit
 from dcray.laws._law import Array, Points
 
 
@@ -107,13 +105,7 @@ def _draws(fitted: Mapping[float, Fit], num_resamples: int, seed: int) -> dict[f
 
 def _refit(one: Fit, noise: Array) -> Array:
     """E_U of the curve with each row of log noise (P, n) on it."""
-    import torch
-
     law, points = ParameterCurve(), one.points
     logs = np.log(np.asarray(one.predict(points.N, points.U))) + noise
-    starts: Any = np.array([law.to_free(t, points) for t in (one.theta, law.starts(points)[2])])
-    found = fit_many(
-        torch, law, points, torch.tensor(logs), torch.ones(logs.shape, dtype=torch.float64),
-        torch.tensor(starts)[None].repeat(len(logs), 1, 1),
-    )  # fmt: skip
-    return np.asarray(law.from_free(tuple(found.free.numpy().T), points)[0])
+    starts = np.array([law.to_free(t, points) for t in (one.theta, law.starts(points)[2])])
+    return np.asarray(fit_batch(law, points, logs, np.ones_like(logs), starts)[0])
