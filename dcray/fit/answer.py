@@ -23,6 +23,7 @@ from dcray.laws._law import Points
 
 AXES = ("num_params", "unique_tokens")
 CLOSE = 0.03  # how near a written value must be to a grid's: 1.4b for 1,439,273,984
+MIN_CELLS = 6  # below, only laws whose constants come from elsewhere could be fitted
 EACH = "each"  # --hold-out each: leave one cell out, one after the other
 
 
@@ -96,7 +97,9 @@ def _recipes(rows: Sequence[Row], question: Question) -> tuple[str, tuple[str, .
     baseline = question.baseline
     if baseline is None:
         if len(known) > 1 and "ar" not in known:
-            raise ConfigError(f"the rows hold the recipes {', '.join(known)}: say --baseline RECIPE")
+            raise ConfigError(
+                f"the rows hold the recipes {', '.join(known)}: say --baseline RECIPE"
+            )
         baseline = known[0] if len(known) == 1 else "ar"
     others = question.recipes or tuple(name for name in known if name != baseline)
     for name in (baseline, *others):
@@ -126,8 +129,12 @@ def _laws(question: Question, grids: Mapping[str, Grid]) -> tuple[tuple[str, ...
             usable.append(name)
         except ConfigError as error:
             left_out += [f"law {problem}" for problem in error.problems]
-    if not usable:
-        raise ConfigError(left_out)
+    cells = min(len(grid.losses) for grid in grids.values())
+    if not usable or cells < MIN_CELLS:
+        few = [f"a grid of {cells} cells carries no law: {MIN_CELLS} are the least"] * (
+            cells < MIN_CELLS
+        )
+        raise ConfigError([*few, *left_out])
     return tuple(usable), left_out
 
 
@@ -210,14 +217,20 @@ def _predictions(found: Answer, asked: str) -> list[Prediction]:
             f"--predict must be num_params=VALUE,unique_tokens=VALUE[,num_epochs=VALUE], got {asked!r}"
         )
     N, U = (_count(f"--predict {axis}", pairs[axis]) for axis in AXES)
-    more = {"num_epochs": float(_count("--predict num_epochs", pairs["num_epochs"]))} if "num_epochs" in pairs else None
+    more = (
+        {"num_epochs": float(_count("--predict num_epochs", pairs["num_epochs"]))}
+        if "num_epochs" in pairs
+        else None
+    )
     answers = []
     for law, fitted in found.fits[found.baseline].items():
         given = more or efficiency.epochs_at(fitted.points, N / 1e9, U / 1e9)
         loss = float(fitted.predict(N / 1e9, U / 1e9, **given))
         low = high = None
         if found.resamples:
-            low, high = interval(found.resamples[found.baseline][law].predict(N / 1e9, U / 1e9, **given))
+            low, high = interval(
+                found.resamples[found.baseline][law].predict(N / 1e9, U / 1e9, **given)
+            )
         answers.append(Prediction(law, N, U, loss, low, high))
     return answers
 
@@ -235,11 +248,18 @@ def as_json(found: Answer) -> dict[str, Any]:
             for one in answers
         ],
         "paired": [
-            {"recipe": recipe, **asdict(one)} for recipe, pairs in found.pairs.items() for one in pairs
+            {"recipe": recipe, **asdict(one)}
+            for recipe, pairs in found.pairs.items()
+            for one in pairs
         ],
         "held_out": [
-            {"law": one.fit.name, "held_out": one.left_out, "rmse": one.rmse, "mae": one.mae,
-             "residuals": one.residual.tolist()}
+            {
+                "law": one.fit.name,
+                "held_out": one.left_out,
+                "rmse": one.rmse,
+                "mae": one.mae,
+                "residuals": one.residual.tolist(),
+            }
             for one in found.held_out
         ],  # fmt: skip
         "leave_one_out_rmse": found.left_out_rmse,

@@ -136,7 +136,9 @@ def _starts(fit: Fit) -> list[tuple[float, ...]]:
     return [fit.theta, own[0], own[-1]]
 
 
-def bootstrap(fits: Mapping[str, Fit], num_resamples: int, *, seed: int = 0) -> dict[str, Resamples]:
+def bootstrap(
+    fits: Mapping[str, Fit], num_resamples: int, *, seed: int = 0
+) -> dict[str, Resamples]:
     """Each fit of one grid resampled with the same draws of cells."""
     found = {}
     for name, one in fits.items():

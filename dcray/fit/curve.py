@@ -72,7 +72,9 @@ def fit_curve(points: Points) -> Fit:
     found = fit_many(np, law, points, np.log(points.L)[None], weight[None], starts[None])
     theta = tuple(float(v) for v in law.from_free(tuple(found.free[0]), points))
     flags = (
-        (f"{sizes} sizes for 3 parameters: the curve goes through every point, its asymptote has no error bar",)
+        (
+            f"{sizes} sizes for 3 parameters: the curve goes through every point, its asymptote has no error bar",
+        )
         if sizes == 3
         else ()
     )

@@ -62,7 +62,10 @@ def _quality(fit: Fit) -> list[str]:
         )
     if (left := len(points.L) - len(fit.theta)) < 3:
         found.append(f"{len(points.L)} cells leave {left} degrees of freedom")
-    for axis, values, others in (("num_params", points.N, points.U), ("unique_tokens", points.U, points.N)):
+    for axis, values, others in (
+        ("num_params", points.N, points.U),
+        ("unique_tokens", points.U, points.N),
+    ):
         if _spread_along(values, others, points.L) < NOISE_FLOOR:
             found.append(f"the losses do not change with {axis}: its term is not measured")
     return found
@@ -80,13 +83,20 @@ def _loose(fit: Fit) -> dict[str, str]:
     found = {}
     for name, value, (error, log_error) in zip(fit.law.names, fit.theta, widths, strict=True):
         if name.startswith("E"):
-            low, high = max(0.0, value - 2 * error), min(value + 2 * error, float(fit.points.L.min()))
+            low, high = (
+                max(0.0, value - 2 * error),
+                min(value + 2 * error, float(fit.points.L.min())),
+            )
             if high - low > 0.25 * float(fit.points.L.min()):
-                found[name] = f"from {low:.2f} to {high:.2f} nats all describe the grid about as well"
+                found[name] = (
+                    f"from {low:.2f} to {high:.2f} nats all describe the grid about as well"
+                )
         elif not np.isfinite(log_error) or log_error > LOOSE:
             factor = float(np.exp(min(2 * log_error, 10.0))) if np.isfinite(log_error) else np.inf
             how_far = f"by up to {factor:.2g}" if factor < 1e4 else "by thousands"
-            found[name] = f"{value:.3g} multiplied or divided {how_far} describes the grid about as well"
+            found[name] = (
+                f"{value:.3g} multiplied or divided {how_far} describes the grid about as well"
+            )
     return found
 
 
@@ -110,7 +120,10 @@ def standard_errors(fit: Fit) -> list[tuple[float, float]]:
         slopes = _theta_slopes(law, points, free, low, high)  # (k theta, k free)
         errors = np.sqrt(np.maximum(np.einsum("ij,jl,il->i", slopes, cov, slopes), 0.0))
     theta = np.array(fit.theta)
-    return [(float(e), float(e / t) if t > 0 else float("inf")) for e, t in zip(errors, theta, strict=True)]
+    return [
+        (float(e), float(e / t) if t > 0 else float("inf"))
+        for e, t in zip(errors, theta, strict=True)
+    ]
 
 
 def _theta_slopes(law: Law, points: Points, free: Array, low: Array, high: Array) -> Array:

@@ -98,7 +98,9 @@ def by_size(baseline: Fit, loss: Any, N: float, U: float, theta: Any = None) -> 
     """
     theta = baseline.theta if theta is None else theta
     more = epochs_at(baseline.points, N, U)
-    return invert(lambda tokens: baseline.law(theta, N, tokens, **more), loss, *reach(baseline.points))
+    return invert(
+        lambda tokens: baseline.law(theta, N, tokens, **more), loss, *reach(baseline.points)
+    )
 
 
 def epochs_at(points: Points, N: float, U: float) -> dict[str, float]:
@@ -107,7 +109,9 @@ def epochs_at(points: Points, N: float, U: float) -> dict[str, float]:
     return {name: float(value[nearest]) for name, value in points.more.items()}
 
 
-def asymptote(baseline: Fit, asymptotes: Mapping[float, float], null: Mapping[float, float]) -> list[Equivalence]:
+def asymptote(
+    baseline: Fit, asymptotes: Mapping[float, float], null: Mapping[float, float]
+) -> list[Equivalence]:
     """The paper's method for given asymptotes {U: E_U} of the recipe and of the baseline itself."""
     found = []
     for U, E in asymptotes.items():

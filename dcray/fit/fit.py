@@ -108,8 +108,11 @@ def check_points(name: str, law: Law, points: Points) -> None:
     for need in law.needs:
         if need not in points.more or not np.isfinite(points.more[need]).all():
             problems.append(f"{name} reads {need}, which these results do not have")
-    if (n := len(points.L)) < len(law.names):
-        problems.append(f"{name} has {len(law.names)} parameters, the grid only {n} cells")
+    if (n := len(points.L)) <= len(law.names):
+        problems.append(
+            f"{name} has {len(law.names)} parameters, the grid only {n} cells: it takes at least "
+            f"{len(law.names) + 1}, or the curve passes through all of them whatever they are"
+        )
     for axis, values in (("model size", points.N), ("budget of unique tokens", points.U)):
         if len(np.unique(values)) < 2:
             problems.append(f"{name} needs at least two of each axis, there is one {axis} only")
@@ -177,7 +180,9 @@ def _log_loss(xp: Any, law: Law, points: Points) -> Any:
 
 def _neutral_free(law: Law, points: Points) -> Any:
     """Free coordinates at which the parameters of later stages have no effect."""
-    theta = [law.neutral().get(name, value) for name, value in zip(law.names, law.example, strict=True)]
+    theta = [
+        law.neutral().get(name, value) for name, value in zip(law.names, law.example, strict=True)
+    ]
     return law.to_free(theta, points) if law.neutral() else theta
 
 

@@ -67,13 +67,17 @@ def read_csv(path: str | Path) -> list[Row]:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        raise ConfigError(
+            f"{path} cannot be read: {getattr(error, 'strerror', None) or error}"
+        ) from None
     reader = csv.DictReader(text.splitlines())
     columns = [name.strip() for name in reader.fieldnames or []]
     loss = _check_columns(path, columns)
     rows, problems = [], []
     for number, values in enumerate(reader, start=2):
-        cleaned = {(k or "").strip(): (v or "").strip() for k, v in values.items() if isinstance(v, str)}
+        cleaned = {
+            (k or "").strip(): (v or "").strip() for k, v in values.items() if isinstance(v, str)
+        }
         try:
             rows.append(_row(cleaned, loss, f"line {number}"))
         except ValueError as error:
@@ -119,7 +123,9 @@ def _count(name: str, text: str) -> int:
         try:
             value = float(parse_count(text))
         except ValueError:
-            raise ValueError(f"{name} must be a count such as 72000000 or 72m, got {text!r}") from None
+            raise ValueError(
+                f"{name} must be a count such as 72000000 or 72m, got {text!r}"
+            ) from None
     if not math.isfinite(value) or value <= 0:
         raise ValueError(f"{name} must be a positive count, got {text!r}")
     if not SMALLEST <= value <= LARGEST[name]:
@@ -143,7 +149,9 @@ def check_rows(rows: Iterable[Row]) -> None:
     for row in rows:
         label = f"{row.where or _cell_label(row)}"
         if not math.isfinite(row.val_loss) or row.val_loss <= 0:
-            problems.append(f"{label}: a loss must be a positive finite number, got {row.val_loss:g}")
+            problems.append(
+                f"{label}: a loss must be a positive finite number, got {row.val_loss:g}"
+            )
         elif row.val_loss > ABSURD:
             problems.append(
                 f"{label}: a loss of {row.val_loss:.4g} nats per token is absurd (above {ABSURD:g}); "
@@ -154,7 +162,9 @@ def check_rows(rows: Iterable[Row]) -> None:
     counts = Counter((row.recipe, row.cell, row.seed) for row in rows)
     for (recipe, cell, seed), times in counts.items():
         if times > 1:
-            named = f"{count_label(cell[0])} parameters, {count_label(cell[1])} tokens, recipe {recipe}"
+            named = (
+                f"{count_label(cell[0])} parameters, {count_label(cell[1])} tokens, recipe {recipe}"
+            )
             of_seed = f"seed {seed}" if seed is not None else "no seed"
             problems.append(f"{times} rows for one cell ({named}) and {of_seed}: keep one")
     if problems:
@@ -199,7 +209,9 @@ def grid_of(rows: Sequence[Row], recipe: str) -> Grid:
 
 def _check_cells(recipe: str, cells: Mapping[tuple[int, int], Sequence[Row]]) -> None:
     problems = []
-    for position, (axis, other) in enumerate((("model size", "num_params"), ("budget", "unique_tokens"))):
+    for position, (axis, other) in enumerate(
+        (("model size", "num_params"), ("budget", "unique_tokens"))
+    ):
         values = {cell[position] for cell in cells}
         if len(values) == 1:
             problems.append(

@@ -91,7 +91,9 @@ def _draws(fitted: Mapping[float, Fit], num_resamples: int, seed: int) -> dict[f
     usable = {U: one for U, one in fitted.items() if len(one.points.L) > len(one.theta)}
     if not usable:
         return {}
-    logs = [np.log(one.predict(one.points.N, one.points.U) / one.points.L) for one in usable.values()]
+    logs = [
+        np.log(one.predict(one.points.N, one.points.U) / one.points.L) for one in usable.values()
+    ]
     pooled = np.concatenate(logs)
     left = sum(len(one.points.L) - len(one.theta) for one in usable.values())
     pooled = pooled * np.sqrt(len(pooled) / left)

@@ -31,7 +31,9 @@ def paired(rows: Sequence[Row], baseline: str, recipe: str) -> list[Paired]:
     """Over all matched pairs, then per cell; empty where the recipes share no (cell, seed)."""
     first = {(row.cell, row.seed): row.val_loss for row in rows if row.recipe == baseline}
     second = {(row.cell, row.seed): row.val_loss for row in rows if row.recipe == recipe}
-    common = sorted(first.keys() & second.keys(), key=lambda key: (key[0], key[1] is not None, key[1] or 0))
+    common = sorted(
+        first.keys() & second.keys(), key=lambda key: (key[0], key[1] is not None, key[1] or 0)
+    )
     if not common:
         return []
     by_cell: dict[tuple[int, int], list[float]] = {}

@@ -18,7 +18,9 @@ from dcray.laws._law import Points
 FOUR = ("chinchilla", "quanta", "muennighoff", "softq")
 # How far a figure may be off: half a unit of print and what sloppy constants move, no more.
 TOLERANCE = {"rmse": 1e-5, "mae": 1e-5, "aic": 0.02, "ratio": 0.01, "U_eq": 0.2, "held-out": 2e-5}
-RESIDUAL = 5e-5  # of a single held-out residual: the grid itself is known to 2e-5 there, 5e-5 elsewhere
+RESIDUAL = (
+    5e-5  # of a single held-out residual: the grid itself is known to 2e-5 there, 5e-5 elsewhere
+)
 CURVE_NATS = 5e-4  # of an infinite-model curve between the smallest and the largest budget
 
 NOT_CIRCULAR = ""
@@ -80,7 +82,9 @@ def _held_out(points: Points) -> Iterator[Check]:
         ours = one.fit.rmse, one.fit.mae, one.rmse, one.mae
         names = figures["heldout_400m"]["columns"]
         for name, expected, value in zip(names, figures["heldout_400m"][law], ours, strict=True):
-            yield Check("heldout_400m", f"{law} {name}", expected, value, TOLERANCE["held-out"], PARTLY)
+            yield Check(
+                "heldout_400m", f"{law} {name}", expected, value, TOLERANCE["held-out"], PARTLY
+            )
         printed = figures["heldout_residuals_400m"]
         for size, expected, value in zip(printed["sizes"], printed[law], one.residual, strict=True):
             what = f"{law} residual {size}"

@@ -53,7 +53,9 @@ def answer_text(found: Answer) -> str:
     parts += [f"left out: {reason}" for reason in found.excluded]
     for recipe, answers in found.equivalences.items():
         parts += [_headline(found, recipe, answers), _worth(recipe, answers, bool(found.resamples))]
-        parts += [_pairs(recipe, found.baseline, found.pairs[recipe])] if found.pairs[recipe] else []
+        parts += (
+            [_pairs(recipe, found.baseline, found.pairs[recipe])] if found.pairs[recipe] else []
+        )
     for recipe in found.fits:
         parts += [_fits(found, recipe)]
     parts += _tests(found)
@@ -70,7 +72,12 @@ def _headline(found: Answer, recipe: str, answers: Sequence[Equivalence]) -> str
     law = leading_law(found)
     joint = [one for one in answers if one.law == law and one.method == "joint"]
     ratios = [one.data_efficiency for one in joint if one.data_efficiency is not None]
-    doubts = [f for r in (found.baseline, recipe) for f in found.fits[r][law].flags if "describe this grid" in f]
+    doubts = [
+        f
+        for r in (found.baseline, recipe)
+        for f in found.fits[r][law].flags
+        if "describe this grid" in f
+    ]
     if doubts:
         return f"No law leads: even {law} fails on these grids ({doubts[0]})."
     if not ratios:
@@ -104,7 +111,11 @@ def _pairs(recipe: str, baseline: str, pairs: Sequence[Paired]) -> str:
         f"{recipe} minus {baseline} over {whole.num_pairs} equal cells and seeds: {whole.mean:+.4f} nats, "
         f"{whole.wins} of {whole.num_pairs} lower"
     )
-    return text if whole.low is None else f"{text}, 95 % interval [{whole.low:+.4f}, {whole.high:+.4f}]"
+    return (
+        text
+        if whole.low is None
+        else f"{text}, 95 % interval [{whole.low:+.4f}, {whole.high:+.4f}]"
+    )
 
 
 def _fits(found: Answer, recipe: str) -> str:
@@ -142,11 +153,19 @@ def reproduce_text(checks: Sequence[Check], lines: Sequence[dict[str, Any]]) -> 
     for name, group in groupby(checks, key=lambda check: check.table):
         each = list(group)
         rows = [
-            [c.what, _figure(c.expected), _figure(c.ours), f"{c.tolerance:g}", "ok" if c.ok else "OUTSIDE"]
+            [
+                c.what,
+                _figure(c.expected),
+                _figure(c.ours),
+                f"{c.tolerance:g}",
+                "ok" if c.ok else "OUTSIDE",
+            ]
             for c in each
         ]
         notes = sorted({c.note for c in each if c.note})
-        parts.append("\n".join([f"{name}", table(["", "print", "ours", "tolerance", ""], rows), *notes]))
+        parts.append(
+            "\n".join([f"{name}", table(["", "print", "ours", "tolerance", ""], rows), *notes])
+        )
     worth = [
         [line["law"], f"{line['unique_tokens'] / 1e6:.0f}m"]
         + [f"{line[key]:.2f}" for key in ("paper", "null", "like_for_like", "joint", "finite")]
@@ -155,7 +174,9 @@ def reproduce_text(checks: Sequence[Check], lines: Sequence[dict[str, Any]]) -> 
     header = ["MIR under", "U", "paper", "its null", "ratio of the two", "joint law", "at 1.4B"]
     parts.append(table(header, worth))
     softq = [line for line in lines if line["law"] == "softq"]
-    figures = np.array([line[key] for line in softq for key in ("like_for_like", "joint", "finite")])
+    figures = np.array(
+        [line[key] for line in softq for key in ("like_for_like", "joint", "finite")]
+    )
     parts.append(
         f"Like for like MIR is worth {figures.min():.2f} to {figures.max():.2f} times the data under SoftQ; "
         "the paper's own ratios contain the null beside them."

@@ -52,9 +52,7 @@ class Muennighoff(Law):
         """Chinchilla's starts, then each combination of small and large constants."""
         bases = BASE.starts(grid)
         longer = max(len(bases), len(UNIT_STARTS))
-        return [
-            (*bases[i % len(bases)], *UNIT_STARTS[i % len(UNIT_STARTS)]) for i in range(longer)
-        ]
+        return [(*bases[i % len(bases)], *UNIT_STARTS[i % len(UNIT_STARTS)]) for i in range(longer)]
 
     def bounds(self, grid: Points) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Chinchilla's, and both constants between 1e-6 and 1e8."""

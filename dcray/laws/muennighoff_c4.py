@@ -17,12 +17,17 @@ E_C4 = float(np.exp(0.6254804))
 A_C4 = float(np.exp(6.255414) * 1e9**-ALPHA)
 B_C4 = float(np.exp(7.3049974) * 1e9**-BETA)
 
-LEAST, MOST = 1e-6, 1e8  # of both repetition constants; the paper prints 10**8 for "no finite optimum"
+LEAST, MOST = (
+    1e-6,
+    1e8,
+)  # of both repetition constants; the paper prints 10**8 for "no finite optimum"
 
 
 def effective(resource: Any, repetitions: Any, constant: Any) -> Any:
     """resource * (1 + constant * (1 - exp(-repetitions / constant))): what repetition still adds."""
-    return resource * (1 - constant * namespace(repetitions, constant).expm1(-repetitions / constant))
+    return resource * (
+        1 - constant * namespace(repetitions, constant).expm1(-repetitions / constant)
+    )
 
 
 def predict(base: Any, R_N: Any, R_D: Any, N: Any, U: Any, num_epochs: Any) -> Any:

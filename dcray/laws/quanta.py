@@ -69,7 +69,12 @@ class Quanta(Law):
     def box(self, grid: Points) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """E's share from 0, alpha as in `bounds`, neither term below 1e-6 of the other."""
         low, high = float(np.log(grid.L.min())), float(np.log(grid.L.max()))
-        return (low - 1, 0.0, -14.0, float(np.log(0.02))), (high + 1, 0.9999, 14.0, float(np.log(10)))
+        return (low - 1, 0.0, -14.0, float(np.log(0.02))), (
+            high + 1,
+            0.9999,
+            14.0,
+            float(np.log(10)),
+        )
 
 
 PLUGIN = Quanta

@@ -36,7 +36,12 @@ def numerical_minimizer(sample: Sample, features: Array, masks: MaskMoments, kin
     arguments = (sample, features, masks, kind)
     for _ in range(3):  # restarted, as the approximate Hessian loses its worth near the optimum
         z = minimize(
-            model.masked_objective, z, arguments, method="BFGS", jac="3-point", options={"gtol": 1e-10}
+            model.masked_objective,
+            z,
+            arguments,
+            method="BFGS",
+            jac="3-point",
+            options={"gtol": 1e-10},
         ).x
     return np.asarray(z[features.shape[1] :])
 
@@ -88,7 +93,12 @@ def _validation(random: np.random.Generator, instances: int = 100) -> Iterator[F
         logistic += bool(enough) and model.risk_logistic(b, sample.S, sample.Y) < float(np.log(2))
     yield f"squared condition holds with exact moments, of {instances}", instances, held, 0
     yield f"MIR lowers the squared risk, of {instances}", instances, squared, 0
-    yield f"small beta / rho_b: condition and lower logistic risk, of {instances}", instances, logistic, 0
+    yield (
+        f"small beta / rho_b: condition and lower logistic risk, of {instances}",
+        instances,
+        logistic,
+        0,
+    )
 
 
 def _gains(random: np.random.Generator, instances: int = 100) -> Iterator[Figure]:
@@ -105,7 +115,12 @@ def _gains(random: np.random.Generator, instances: int = 100) -> Iterator[Figure
     limit = model.key_gain_limit(sample, masks.beta)
     yield f"key-ablating gain not monotone in m, of {instances}", 0, falls, 0
     yield "key-ablating gain at m = 1e10 against its closed form", limit, float(key[0]), CLOSED_FORM
-    yield "full MIR gain monotone in every instance (the paper does not claim it)", 0, full_falls == 0, 0
+    yield (
+        "full MIR gain monotone in every instance (the paper does not claim it)",
+        0,
+        full_falls == 0,
+        0,
+    )
 
 
 def gains(sample: Sample, masks: MaskMoments, sizes: Array) -> tuple[Array, Array]:

@@ -182,7 +182,9 @@ def _newton(terms: list[tuple[float, Array]], ridge: Array, Y: Array) -> Array:
     return z
 
 
-def masked_objective(z: Array, sample: Sample, features: Array, masks: MaskMoments, kind: str) -> float:
+def masked_objective(
+    z: Array, sample: Sample, features: Array, masks: MaskMoments, kind: str
+) -> float:
     """The MIR objective as defined (def:clean-mir-objectives), in (w, b): for numerical minimizers.
 
     The mask ratio by Gauss-Legendre quadrature, the four cases of visibility one by one.

@@ -29,7 +29,11 @@ def loss_of_size(alpha: float, num_params: Array, params_per_skill: float = 1.0)
 
 
 def loss_of_data(
-    alpha: float, unique_tokens: float, tau: int, random: np.random.Generator, num_skills: int = 10**6
+    alpha: float,
+    unique_tokens: float,
+    tau: int,
+    random: np.random.Generator,
+    num_skills: int = 10**6,
 ) -> float:
     """Loss above the floor of an infinite model that has seen one corpus drawn from the skills.
 
@@ -56,7 +60,9 @@ def size_exponent(alpha: float) -> tuple[float, float]:
     return exponent(sizes, loss_of_size(alpha, sizes))
 
 
-def data_exponent(alpha: float, *, tau: int = 3, seed: int = 0, repeats: int = 4) -> tuple[float, float]:
+def data_exponent(
+    alpha: float, *, tau: int = 3, seed: int = 0, repeats: int = 4
+) -> tuple[float, float]:
     """The exponent in U of simulated corpora; the paper's is alpha / (1 + alpha)."""
     random = np.random.default_rng(seed)
     tokens = np.repeat(np.logspace(4.5, 6.5, 9), repeats)

@@ -70,8 +70,10 @@ def test_it_broadcasts_alike_in_numpy_and_torch(name):
     theirs = law(*tensors, num_epochs=torch.tensor(EPOCHS[0]))
     assert ours.shape == (2, 5)
     np.testing.assert_allclose(theirs.numpy(), ours, rtol=1e-13)
-    np.testing.assert_allclose(ours[1], [law(law.example, N, 0.2, num_epochs=e)
-                                         for N, e in zip(SIZES, EPOCHS[0], strict=True)])
+    np.testing.assert_allclose(
+        ours[1],
+        [law(law.example, N, 0.2, num_epochs=e) for N, e in zip(SIZES, EPOCHS[0], strict=True)],
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -20,7 +20,11 @@ def random_theta(name: str, random: np.random.Generator) -> tuple[float, ...]:
     if name == "muennighoff_c4":
         return float(np.exp(random.uniform(1, 4))), float(np.exp(random.uniform(1, 3)))
     grid = Points(np.repeat(SIZES, 4), np.tile(BUDGETS, 5), np.full(20, 3.2))
-    loss, share, ratio = np.log(random.uniform(2.8, 3.6)), random.uniform(0.2, 0.7), random.uniform(-1, 1)
+    loss, share, ratio = (
+        np.log(random.uniform(2.8, 3.6)),
+        random.uniform(0.2, 0.7),
+        random.uniform(-1, 1),
+    )
     exponents = {
         "chinchilla": (random.uniform(0.3, 1.0), random.uniform(0.2, 0.6)),
         "quanta": (random.uniform(0.15, 0.6),),
@@ -35,7 +39,10 @@ def random_theta(name: str, random: np.random.Generator) -> tuple[float, ...]:
 
 
 def planted(
-    name: str, theta: tuple[float, ...], random: np.random.Generator | None = None, noise: float = 0.0
+    name: str,
+    theta: tuple[float, ...],
+    random: np.random.Generator | None = None,
+    noise: float = 0.0,
 ) -> Points:
     """The law's losses on the paper's grid, times exp(noise * normal)."""
     law = plugins.load("laws", name)

@@ -105,7 +105,9 @@ def test_bands_cover_the_true_loss(name):
     for seed in range(60):
         theta = random_theta(name, random)
         truth, points = planted(name, theta), planted(name, theta, random, 0.003)
-        drawn = resample(fit_plain(name, points), cell_weights(points, 300, len(law.names) + 1, seed))
+        drawn = resample(
+            fit_plain(name, points), cell_weights(points, 300, len(law.names) + 1, seed)
+        )
         low, high = np.quantile(
             drawn.predict(points.N, points.U, **points.more), (0.025, 0.975), axis=0
         )

@@ -31,7 +31,9 @@ def mir():
 
 
 def test_inversion_against_a_closed_form():
-    U = efficiency.invert(lambda tokens: 2.0 + 0.5 * tokens**-0.3, np.array([3.0, 2.5, 2.1]), 1e-9, 1e9)
+    U = efficiency.invert(
+        lambda tokens: 2.0 + 0.5 * tokens**-0.3, np.array([3.0, 2.5, 2.1]), 1e-9, 1e9
+    )
     np.testing.assert_allclose(U, (np.array([1.0, 0.5, 0.1]) / 0.5) ** (-1 / 0.3), rtol=1e-12)
 
 
@@ -105,7 +107,10 @@ def test_intervals_hold_the_figure_and_carry_the_recipes_own_uncertainty(ar, mir
         assert answer.low < answer.data_efficiency < answer.high
         assert answer.answered_frac == 1
         assert answer.ratio_low < answer.like_for_like < answer.ratio_high
-    fixed = {U: np.full(200, E) for U, E in zip(draws[0], [3.27997, 2.95596, 2.83953, 2.74826], strict=True)}
+    fixed = {
+        U: np.full(200, E)
+        for U, E in zip(draws[0], [3.27997, 2.95596, 2.83953, 2.74826], strict=True)
+    }
     narrow = with_intervals(answers[4:], first, second, (fixed, draws[1]))
     for answer, without in zip(found[4:], narrow, strict=True):
         assert answer.high - answer.low > without.high - without.low
@@ -115,7 +120,12 @@ def test_held_asymptotes_give_the_known_intervals(ar, mir):
     """The row bootstrap of the planners, with MIR's asymptotes held: too narrow, but known."""
     baseline = fit("softq", ar)
     drawn = resample(baseline, cell_weights(ar, 1000, 6))
-    known = ((0.1, 3.27997, 0.89, 1.10), (0.2, 2.95596, 1.18, 1.42), (0.3, 2.83953, 1.16, 1.36), (0.4, 2.74826, 1.19, 1.39))
+    known = (
+        (0.1, 3.27997, 0.89, 1.10),
+        (0.2, 2.95596, 1.18, 1.42),
+        (0.3, 2.83953, 1.16, 1.36),
+        (0.4, 2.74826, 1.19, 1.39),
+    )
     for U, E, low, high in known:
         ends = np.quantile(efficiency.by_limit(baseline, E, drawn.theta) / U, (0.025, 0.975))
         assert ends == pytest.approx((low, high), abs=0.05)
@@ -130,7 +140,9 @@ def test_pairs_are_matched_by_cell_and_seed():
     whole, cell = paired(rows, "ar", "mir")
     assert (whole.num_pairs, whole.wins) == (3, 2)
     assert whole.mean == pytest.approx((-0.2 - 0.1 + 0.1) / 3)
-    half = 4.302652729911275 * np.std([-0.2, -0.1, 0.1], ddof=1) / np.sqrt(3)  # t, two degrees of freedom
+    half = (
+        4.302652729911275 * np.std([-0.2, -0.1, 0.1], ddof=1) / np.sqrt(3)
+    )  # t, two degrees of freedom
     assert (whole.low, whole.high) == pytest.approx((whole.mean - half, whole.mean + half))
     assert (cell.num_params, cell.unique_tokens) == (72_000_000, 100_000_000)
     assert paired(rows[:4], "ar", "mir") == []

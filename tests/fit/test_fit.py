@@ -72,7 +72,9 @@ def test_row_order_changes_no_prediction(name, dclm):
 
 
 @pytest.mark.parametrize("name", ADAPTED)
-@pytest.mark.parametrize(("by_N", "by_U", "by_L"), [(1e3, 1.0, 1.0), (1e9, 1e9, 1.0), (1.0, 1e-3, 1 / np.log(2))])
+@pytest.mark.parametrize(
+    ("by_N", "by_U", "by_L"), [(1e3, 1.0, 1.0), (1e9, 1e9, 1.0), (1.0, 1e-3, 1 / np.log(2))]
+)
 def test_units_change_no_prediction(name, by_N, by_U, by_L, dclm):
     other = dataclasses.replace(dclm, N=dclm.N * by_N, U=dclm.U * by_U, L=dclm.L * by_L)
     ours = fit_plain(name, dclm).predict(dclm.N, dclm.U, **dclm.more)
@@ -138,9 +140,14 @@ def test_four_epochs_do_not_identify_the_worth_of_repetition():
     for epochs in (np.full(20, 4.0), np.tile([4.0, 4.0, 2.0, 1.0], 5)):
         points = planted("muennighoff", theta)
         law = plugins.load("laws", "muennighoff")
-        losses = law(theta, points.N, points.U, num_epochs=epochs) * np.exp(0.003 * random.standard_normal(20))
+        losses = law(theta, points.N, points.U, num_epochs=epochs) * np.exp(
+            0.003 * random.standard_normal(20)
+        )
         points = dataclasses.replace(points, L=losses, more={"num_epochs": epochs})
-        for fitted in (fit("muennighoff", points), fit(plugins.load("laws", "muennighoff", at_once=True), points)):
+        for fitted in (
+            fit("muennighoff", points),
+            fit(plugins.load("laws", "muennighoff", at_once=True), points),
+        ):
             assert "R_D" in fitted.not_identified
             assert any(flag.startswith("R_D is not identified") for flag in fitted.flags)
 

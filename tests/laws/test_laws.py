@@ -14,7 +14,9 @@ N, U = np.meshgrid(np.logspace(-2, 1, 7), np.logspace(-2, 0, 5))
 def test_softq_with_rho_one_is_quanta():
     E, A, B, alpha = 1.3, 0.4, 0.9, 0.31
     softq = plugins.load("laws", "softq")((E, A, B, alpha, 1.0), N, U)
-    np.testing.assert_allclose(softq, plugins.load("laws", "quanta")((E, A, B, alpha), N, U), rtol=1e-14)
+    np.testing.assert_allclose(
+        softq, plugins.load("laws", "quanta")((E, A, B, alpha), N, U), rtol=1e-14
+    )
 
 
 def test_softq_is_the_boxed_equation():
@@ -50,7 +52,9 @@ def test_muennighoff_by_hand():
     D_eff = tokens + tokens * R_D * (1 - np.exp(-(epochs - 1) / R_D))
     expected = E + A / N_eff**alpha + B / D_eff**beta
     law = plugins.load("laws", "muennighoff")
-    assert law((E, A, alpha, B, beta, R_N, R_D), size, tokens, num_epochs=epochs) == pytest.approx(expected, rel=1e-12)
+    assert law((E, A, alpha, B, beta, R_N, R_D), size, tokens, num_epochs=epochs) == pytest.approx(
+        expected, rel=1e-12
+    )
 
 
 def test_c4_constants_in_billions():
