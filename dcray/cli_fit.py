@@ -19,17 +19,42 @@ def register(app: typer.Typer) -> None:
     app.command("reproduce")(reproduce_command)
 
 
+Grid = Annotated[
+    Path,
+    typer.Argument(
+        help="CSV: num_params, unique_tokens, val_loss (or loss); optional num_epochs, recipe, seed"
+    ),
+]
+Baseline = Annotated[str | None, typer.Option(help="the recipe that others are compared with")]
+Recipes = Annotated[
+    list[str] | None, typer.Option(help="a recipe to compare; all others by default")
+]
+Laws = Annotated[
+    str, typer.Option(help="names, separated by commas; by default all that the columns allow")
+]
+HoldOut = Annotated[
+    list[str] | None, typer.Option(help="unique_tokens=400m, num_params=1.4b, or each (cell)")
+]
+Bootstrap = Annotated[int, typer.Option(min=0, help="resamples for intervals; 0 for none")]
+Predict = Annotated[
+    list[str] | None, typer.Option(help="num_params=3b,unique_tokens=400m[,num_epochs=16]")
+]
+Seed = Annotated[int, typer.Option(help="of the resampling")]
+AsJson = Annotated[bool, typer.Option("--json", help="print one JSON document")]
+Theory = Annotated[bool, typer.Option("--theory", help="also check the appendix numerically")]
+
+
 def fit_command(
-    grid: Annotated[Path, typer.Argument(help="CSV: num_params, unique_tokens, val_loss (or loss); optional num_epochs, recipe, seed")],
-    baseline: Annotated[str | None, typer.Option(help="the recipe that others are compared with")] = None,
-    recipe: Annotated[list[str] | None, typer.Option(help="a recipe to compare; all others by default")] = None,
-    laws: Annotated[str, typer.Option(help="names, separated by commas; all that the columns allow by default")] = "",
-    hold_out: Annotated[list[str] | None, typer.Option(help="unique_tokens=400m, num_params=1.4b, or each (one cell after the other)")] = None,
-    bootstrap: Annotated[int, typer.Option(min=0, help="resamples for intervals; 0 for none")] = 0,
-    predict: Annotated[list[str] | None, typer.Option(help="num_params=3b,unique_tokens=400m[,num_epochs=16]")] = None,
-    seed: Annotated[int, typer.Option(help="of the resampling")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="print one JSON document")] = False,
-) -> None:  # fmt: skip
+    grid: Grid,
+    baseline: Baseline = None,
+    recipe: Recipes = None,
+    laws: Laws = "",
+    hold_out: HoldOut = None,
+    bootstrap: Bootstrap = 0,
+    predict: Predict = None,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
     """Fit scaling laws to a grid of losses: what is a recipe worth in unique data?"""
     from dcray.fit import answer as answers
     from dcray.fit.grid import read_csv
@@ -55,10 +80,7 @@ def fit_command(
         print(answer_text(found))
 
 
-def reproduce_command(
-    theory: Annotated[bool, typer.Option("--theory", help="also check the appendix numerically")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="print one JSON document")] = False,
-) -> None:  # fmt: skip
+def reproduce_command(theory: Theory = False, as_json: AsJson = False) -> None:
     """Print every table of the paper's scaling section beside our figures and their nulls."""
     from dataclasses import asdict
 

@@ -1,4 +1,4 @@
-"""From checked rows to the answer: laws, equivalences, held-out tests, predictions, all in one value."""
+"""From checked rows to the answer: laws, equivalences, held-out tests and predictions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from dcray import plugins
-from dcray.sections import count_label, parse_count
 from dcray.errors import ConfigError, did_you_mean
 from dcray.fit import efficiency, intervals
 from dcray.fit.bootstrap import Resamples, cell_weights, interval, resample, seed_draws
@@ -20,6 +19,7 @@ from dcray.fit.fit import Fit, fit
 from dcray.fit.grid import Grid, Row, check_rows, grid_of
 from dcray.fit.paired import Paired, paired
 from dcray.laws._law import Points
+from dcray.sections import count_label, parse_count
 
 AXES = ("num_params", "unique_tokens")
 CLOSE = 0.03  # how near a written value must be to a grid's: 1.4b for 1,439,273,984
@@ -42,7 +42,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Prediction:
-    """A law's loss at a point; low and high: the 95 % band of the curve, None without resampling."""
+    """A law's loss at a point; low and high: its 95 % band, None without resampling."""
 
     law: str
     num_params: int
@@ -114,7 +114,7 @@ def _recipes(rows: Sequence[Row], question: Question) -> tuple[str, tuple[str, .
 
 
 def _laws(question: Question, grids: Mapping[str, Grid]) -> tuple[tuple[str, ...], list[str]]:
-    """The laws to fit. Those not asked for by name are left out, with the reason, where they cannot be."""
+    """The laws to fit; those not asked for are left out, with the reason, where they cannot be."""
     if question.laws:
         for name in question.laws:
             plugins.plugin("laws", name)
@@ -214,7 +214,8 @@ def _predictions(found: Answer, asked: str) -> list[Prediction]:
     missing = [axis for axis in AXES if axis not in pairs]
     if unknown or missing:
         raise ConfigError(
-            f"--predict must be num_params=VALUE,unique_tokens=VALUE[,num_epochs=VALUE], got {asked!r}"
+            "--predict must be num_params=VALUE,unique_tokens=VALUE[,num_epochs=VALUE], "
+            f"got {asked!r}"
         )
     N, U = (_count(f"--predict {axis}", pairs[axis]) for axis in AXES)
     more = (
@@ -261,7 +262,7 @@ def as_json(found: Answer) -> dict[str, Any]:
                 "residuals": one.residual.tolist(),
             }
             for one in found.held_out
-        ],  # fmt: skip
+        ],
         "leave_one_out_rmse": found.left_out_rmse,
         "predictions": [asdict(one) for one in found.predictions],
         "model_gap": _gap_json(own.points),

@@ -1,9 +1,9 @@
 """Levenberg-Marquardt for many small robust fits at once, in numpy or in torch float64.
 
-Minimizes sum_i weight_i * Huber_1(r_i / delta) over a box, r = log predicted - log observed. The sum
-over a grid is about 3e-5 in the paper's units, which is why optimizers with default tolerances stop
-where they started; divided by delta**2 it is of order ten. Each problem of the batch has its own
-damping, and leaves when the step that is left changes no prediction by more than 1e-11.
+Minimizes sum_i weight_i * Huber_1(r_i / delta) over a box, r = log predicted - log observed. The
+sum over a grid is about 3e-5 in the paper's units, which is why optimizers with default tolerances
+stop where they started; divided by delta**2 it is of order ten. Each problem of the batch has its
+own damping, and leaves when the step that is left changes no prediction by more than 1e-11.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 DELTA = 1e-3  # of log residuals: the paper's Huber threshold
 STEP = 1e-5  # of central differences in the free coordinates
 SETTLED = 1e-8  # largest step of any prediction in units of delta at which a problem has converged
-APPROACH = ((0.1, 1e-2, 30), (0.01, 1e-2, 15))  # (delta, settled, iterations)
+APPROACH = ((0.1, 1e-2, 60), (0.01, 1e-2, 30))  # (delta, settled, iterations)
 
 
 @dataclass
@@ -46,7 +46,7 @@ class Problem:
         return replace(self, log_observed=observed, weight=weight)
 
 
-def solve(xp: Any, problem: Problem, free: Any, *, max_iterations: int = 200) -> Solution:
+def solve(xp: Any, problem: Problem, free: Any, *, max_iterations: int = 1000) -> Solution:
     """Minimize each problem from its row of `free` (P, k); log_observed and weight are (P, n).
 
     Least absolute deviations are slow from afar, so deltas of 0.1 and 0.01 lead the way, roughly.
@@ -85,7 +85,7 @@ def objective(xp: Any, problem: Problem, free: Any) -> Any:
 
 
 def _iterate(xp: Any, problem: Problem, free: Any, cost: Any, damping: Any) -> tuple[Any, ...]:
-    """One damped step of every problem: the new (free, cost, damping) and whether it has settled."""
+    """One damped step of every problem: the new (free, cost, damping), and what has settled."""
     residual, jacobian = linearize(xp, problem, free)
     step, moves = damped_step(xp, problem, free, residual, jacobian, damping)
     moves = moves.max(-1)
@@ -126,8 +126,8 @@ def damped_step(
 ) -> tuple[Any, Any]:
     """The step (P, k), zero where a bound is in the way, and what it changes, (P, n) in deltas.
 
-    Beyond delta Huber's loss is straight: there a residual pulls, but adds no curvature. The damping
-    is scaled by the curvature that it would have as least absolute deviations.
+    Beyond delta Huber's loss is straight: there a residual pulls, but adds no curvature. The
+    damping is scaled by the curvature that it would have as least absolute deviations.
     """
     size = abs(residual)
     pull = problem.weight * xp.clip(residual, -1.0, 1.0)

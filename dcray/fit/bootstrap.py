@@ -1,4 +1,4 @@
-"""Resampling over cells, and over seeds where a cell has several: intervals for all that a fit says.
+"""Resampling over cells, and over seeds where a cell has several: intervals for every figure.
 
 Cells are drawn with replacement, which is a matter of weights: every resample keeps all cells and
 counts some of them twice and some not at all. A draw that a law cannot be fitted to (fewer distinct
@@ -71,7 +71,8 @@ def cell_weights(points: Points, num_resamples: int, min_cells: int, seed: int =
         tries += 1
         if tries > 50:
             raise ConfigError(
-                f"{n} cells are too few to resample a law of {min_cells} parameters: leave --bootstrap away"
+                f"{n} cells are too few to resample a law of {min_cells - 1} parameters: "
+                "leave --bootstrap away"
             )
     return np.concatenate(kept)
 

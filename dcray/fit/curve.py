@@ -1,4 +1,4 @@
-"""One budget's curve over model size, L_U(N) = E_U + A_U / N**alpha_U, paper tab:app-mir-param-fits."""
+"""One budget's curve over size, L_U(N) = E_U + A_U / N**alpha_U, paper tab:app-mir-param-fits."""
 
 from __future__ import annotations
 
@@ -64,7 +64,8 @@ def fit_curve(points: Points) -> Fit:
     """
     if (sizes := len(np.unique(points.N))) < 3:
         raise ConfigError(
-            f"a curve E_U + A_U / N**alpha_U needs at least three model sizes at a budget, got {sizes}"
+            "a curve E_U + A_U / N**alpha_U needs at least three model sizes at a budget, "
+            f"got {sizes}"
         )
     law = ParameterCurve()
     starts = np.array([law.to_free(theta, points) for theta in law.starts(points)])
@@ -72,9 +73,7 @@ def fit_curve(points: Points) -> Fit:
     found = fit_many(np, law, points, np.log(points.L)[None], weight[None], starts[None])
     theta = tuple(float(v) for v in law.from_free(tuple(found.free[0]), points))
     flags = (
-        (
-            f"{sizes} sizes for 3 parameters: the curve goes through every point, its asymptote has no error bar",
-        )
+        (f"{sizes} sizes for 3 parameters: a curve through every point, without an error bar",)
         if sizes == 3
         else ()
     )

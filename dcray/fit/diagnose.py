@@ -1,4 +1,4 @@
-"""Whether to believe a fit: flags in words, what is not identified, held-out tests, the model gap."""
+"""Whether to believe a fit: flags in words, what is not identified, held-out tests, model gap."""
 
 from __future__ import annotations
 
@@ -32,13 +32,14 @@ def diagnose(fit: Fit) -> Fit:
 def _at_bounds(fit: Fit) -> list[str]:
     """Parameters at a bound of the law, and a term that has no effect at all."""
     lows, highs = fit.law.bounds(fit.points)
-    found = []
-    for name, value, low, high in zip(fit.law.names, fit.theta, lows, highs, strict=True):
-        for bound in (low, high):
-            if np.isfinite(bound) and abs(value - bound) <= 1e-5 * max(1.0, abs(bound)) * (
-                1.0 if bound in (0.0, low) and bound < 1 else 1e2
-            ):
-                found.append(f"{name} is at its bound {bound:g}")
+    bounds = [
+        (n, v, b)
+        for n, v, *both in zip(fit.law.names, fit.theta, lows, highs, strict=True)
+        for b in both
+    ]
+    found = [
+        f"{n} is at its bound {b:g}" for n, v, b in bounds if np.isclose(v, b, rtol=1e-4, atol=1e-6)
+    ]
     free = np.array(fit.law.to_free(fit.theta, fit.points), float)
     low_box, high_box = (np.array(side, float) for side in fit.law.box(fit.points))
     edge = 1e-6 * np.minimum(high_box - low_box, 1.0)

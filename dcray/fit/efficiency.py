@@ -1,14 +1,15 @@
 """What a recipe is worth in unique data of a baseline: three methods, each beside its null.
 
-asymptote  the paper's: the recipe's own curve per budget, E_U, against the baseline's *joint* limit.
-           Put through it, the baseline is worth 0.96 / 1.28 / 1.16 / 1.13 times itself on the paper's
-           grid, so it is never shown without that null, and the ratio of the two is the like-for-like
-           figure of this method.
+asymptote  the paper's: the recipe's own curve per budget, E_U, against the baseline's *joint*
+           limit. Put through it, the baseline is worth 0.96 / 1.28 / 1.16 / 1.13 times itself on
+           the paper's grid, so it is never shown without that null, and the ratio of the two is the
+           like-for-like figure of this method.
 joint      one law fitted to each recipe's grid, limit against limit; null 1.
 finite     the same two laws at one size that both recipes trained; null 1.
 
-An answer has a status: "within" the baseline's budgets, "beyond the grid" (a number, extrapolated), or
-"none" (no amount of data between a millionth and a million times the grid's brings the baseline there).
+An answer has a status: "within" the baseline's budgets, "beyond the grid" (a number, extrapolated),
+or "none" (no amount of data between a millionth and a million times the grid's brings the baseline
+there).
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ class Equivalence:
     """unique_tokens of the recipe are worth equivalent_tokens of the baseline, under one law.
 
     data_efficiency is their ratio, null the baseline's own by the same method, like_for_like their
-    quotient. None where there is no answer. num_params: the size of the finite method. low and high:
-    the interval of data_efficiency, null_low and null_high that of the null, ratio_low and ratio_high
-    that of like_for_like; answered_frac: the share of resamples that had an answer.
+    quotient. None where there is no answer. num_params: the size of the finite method. low and
+    high: the interval of data_efficiency, null_low and null_high that of the null, ratio_low and
+    ratio_high that of like_for_like; answered_frac: the share of resamples that had an answer.
     """
 
     method: str
@@ -86,7 +87,7 @@ def reach(points: Points) -> tuple[float, float]:
 
 
 def by_limit(baseline: Fit, loss: Any, theta: Any = None) -> Array:
-    """U (billions) at which the baseline's limit has this loss, (P,); theta (k, P) for resamples."""
+    """U (billions) at which the baseline's limit has this loss, (P,); theta (k, P) of resamples."""
     theta = baseline.theta if theta is None else theta
     return invert(lambda U: baseline.law.limit(theta, U), loss, *reach(baseline.points))
 
@@ -142,7 +143,7 @@ def joint(baseline: Fit, recipe: Fit) -> list[Equivalence]:
 
 
 def finite(baseline: Fit, recipe: Fit, num_params: float | None = None) -> list[Equivalence]:
-    """One law on each grid, at one size (billions): by default the largest that both have trained."""
+    """One law on each grid, at one size (billions): by default the largest that both trained."""
     N = largest_common_size(baseline.points, recipe.points) if num_params is None else num_params
     if N is None:
         return []

@@ -1,7 +1,8 @@
 """A law fitted to a grid of losses: theta, how well it describes them, and whether to believe it.
 
-The objective is the paper's (eq:app-approach3): sum over cells of Huber(1e-3) of log residuals, here
-divided by delta**2 and minimized over decorrelated coordinates from several starts at once (batched).
+The objective is the paper's (eq:app-approach3): sum over cells of Huber(1e-3) of log residuals,
+here divided by delta**2 and minimized over decorrelated coordinates from several starts at once
+(batched).
 """
 
 from __future__ import annotations
@@ -104,10 +105,11 @@ def fit_plain(law: str | Law, points: Points) -> Fit:
 
 def check_points(name: str, law: Law, points: Points) -> None:
     """Raise ConfigError unless the points suffice for the law's parameters."""
-    problems = []
-    for need in law.needs:
-        if need not in points.more or not np.isfinite(points.more[need]).all():
-            problems.append(f"{name} reads {need}, which these results do not have")
+    problems = [
+        f"{name} reads {need}, which these results do not have"
+        for need in law.needs
+        if need not in points.more or not np.isfinite(points.more[need]).all()
+    ]
     if (n := len(points.L)) <= len(law.names):
         problems.append(
             f"{name} has {len(law.names)} parameters, the grid only {n} cells: it takes at least "

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from dcray.sections import count_label, parse_count
 from dcray.errors import ConfigError, did_you_mean
 from dcray.laws._law import Points
+from dcray.sections import count_label, parse_count
 
 ABSURD = 100.0  # nats per token: a uniform model over any vocabulary scores far less
 SMALLEST = 1000  # parameters and tokens below which a count is in the wrong unit
@@ -58,8 +58,8 @@ class Grid:
 
 
 def read_csv(path: str | Path) -> list[Row]:
-    """The rows of a CSV with num_params, unique_tokens, val_loss (or loss) and, where there are any,
-    num_epochs, recipe and seed. Counts may be written as 72m.
+    """The rows of a CSV with num_params, unique_tokens, val_loss (or loss) and, where there are
+    any, num_epochs, recipe and seed. Counts may be written as 72m.
 
     Raises ConfigError with one sentence for each problem, all at once.
     """
@@ -154,7 +154,7 @@ def check_rows(rows: Iterable[Row]) -> None:
             )
         elif row.val_loss > ABSURD:
             problems.append(
-                f"{label}: a loss of {row.val_loss:.4g} nats per token is absurd (above {ABSURD:g}); "
+                f"{label}: a loss of {row.val_loss:.4g} nats is absurd (above {ABSURD:g}); "
                 "a run that diverged has to be left out"
             )
         if not math.isnan(row.num_epochs) and not 0 < row.num_epochs < math.inf:
@@ -183,8 +183,8 @@ def _shortened(problems: Sequence[str]) -> list[str]:
 def grid_of(rows: Sequence[Row], recipe: str) -> Grid:
     """The recipe's cells, each the mean over its seeds, weighted by how many seeds it has.
 
-    The variance of a mean of n seeds is the pooled variance over n, so weights are n over the mean n.
-    Raises ConfigError for an unknown recipe, one size or budget only, a flat grid, mixed epochs.
+    The variance of a mean of n seeds is the pooled variance over n, so weights are n over the mean
+    n. Raises ConfigError for an unknown recipe, one size or budget only, a flat grid, mixed epochs.
     """
     chosen = [row for row in rows if row.recipe == recipe]
     if not chosen:

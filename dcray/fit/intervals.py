@@ -1,9 +1,10 @@
-"""Intervals of every efficiency figure, from resamples of the baseline, the recipe and their curves."""
+"""Intervals of every efficiency figure, from resamples of both laws and of the curves."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+
 import numpy as np
 
 from dcray.fit.bootstrap import LEVEL, Resamples, fit_batch
@@ -19,7 +20,7 @@ def with_intervals(
     recipe: Resamples,
     asymptotes: tuple[Mapping[float, Array], Mapping[float, Array]] | None = None,
 ) -> list[Equivalence]:
-    """The answers with their intervals; `asymptotes` are the draws {U: (P,)} of E_U, recipe and baseline.
+    """The answers with intervals; `asymptotes`: draws {U: (P,)} of the recipe's and baseline's E_U.
 
     Both the baseline's law and the recipe's own curve vary, draw by draw.
     """

@@ -1,7 +1,8 @@
 """The paper's grids and figures, as data: what `reproduce` and the tests compare with.
 
-dclm_ar.csv   the 20 baseline cells. The 100M row is printed; the 400M row comes from printed residuals;
-              200M and 300M are solved from printed statistics, so agreement there is partly circular.
+dclm_ar.csv   the 20 baseline cells. The 100M row is printed; the 400M row comes from printed
+              residuals; 200M and 300M are solved from printed statistics, so agreement there is
+              partly circular.
 kim_ar.csv    the 16 external cells, solved from printed statistics; the 200M row agrees with the
               authors' own constants.
 dclm_mir.csv  MIR: the 100M row is printed, the others are the printed curves, no data.

@@ -1,4 +1,4 @@
-"""Every table of the paper's scaling section, ours beside the print, with the nulls it does not have."""
+"""Every table of the paper's scaling section, ours beside the print, and the nulls it lacks."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dcray.fit import efficiency, published
 from dcray.fit.curve import curves
@@ -67,6 +68,11 @@ def reproduce() -> list[Check]:
     ]
 
 
+def largest_budget(points: Points) -> NDArray[np.bool_]:
+    """The mask of the cells at the largest budget."""
+    return np.isclose(points.U, points.U.max())
+
+
 def _full(fits: dict[str, Fit], table: str, note: str) -> Iterator[Check]:
     for law, one in fits.items():
         _, *printed = published.figures()[table][law]
@@ -78,7 +84,7 @@ def _full(fits: dict[str, Fit], table: str, note: str) -> Iterator[Check]:
 def _held_out(points: Points) -> Iterator[Check]:
     figures = published.figures()
     for law in FOUR:
-        one = hold_out(law, points, points.U == points.U.max(), "400M tokens")
+        one = hold_out(law, points, largest_budget(points), "400M tokens")
         ours = one.fit.rmse, one.fit.mae, one.rmse, one.mae
         names = figures["heldout_400m"]["columns"]
         for name, expected, value in zip(names, figures["heldout_400m"][law], ours, strict=True):
@@ -143,7 +149,7 @@ def _fixed_c4(points: Points, kim: Points) -> Iterator[Check]:
             expected, value = printed[name][figure], getattr(one, figure)
             what = f"{name} {figure}"
             yield Check("muennighoff_fixed_c4", what, expected, value, TOLERANCE[figure], note)
-    one_out = hold_out("muennighoff_c4", points, points.U == points.U.max(), "400M tokens")
+    one_out = hold_out("muennighoff_c4", points, largest_budget(points), "400M tokens")
     ours = {"rmse": one_out.rmse, "mae": one_out.mae, "train_rmse": one_out.fit.rmse}
     for figure, value in ours.items():
         expected = printed["dclm_heldout_400m"][figure]
@@ -152,7 +158,9 @@ def _fixed_c4(points: Points, kim: Points) -> Iterator[Check]:
 
 
 def like_for_like() -> list[dict[str, Any]]:
-    """MIR at each budget under each law: the paper's ratio, its null, their quotient, joint and finite."""
+    """MIR at each budget under each law: the paper's ratio, its null, both by joint
+    law and at finite size.
+    """
     base = grid_of(published.rows("dclm_ar"), "ar").points
     recipe = grid_of(published.rows("dclm_mir"), "mir").points
     E = published.figures()["mir_param_fits"]

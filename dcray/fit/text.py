@@ -82,7 +82,8 @@ def _headline(found: Answer, recipe: str, answers: Sequence[Equivalence]) -> str
         return f"No law leads: even {law} fails on these grids ({doubts[0]})."
     if not ratios:
         return f"No amount of {found.baseline}'s data is worth {recipe} under {law}."
-    text = f"{recipe} is worth {min(ratios):.2f} to {max(ratios):.2f} times {found.baseline}'s unique data"
+    worth = f"{min(ratios):.2f} to {max(ratios):.2f} times"
+    text = f"{recipe} is worth {worth} {found.baseline}'s unique data"
     if all(one.low is not None and one.high is not None for one in joint):
         low, high = min(one.low or 0 for one in joint), max(one.high or 0 for one in joint)
         text += f" (95 % intervals {low:.2f} to {high:.2f})"
@@ -96,9 +97,18 @@ def _worth(recipe: str, answers: Sequence[Equivalence], with_intervals: bool) ->
         how = one.method if one.num_params is None else f"{one.method} {_short(one.num_params)}"
         worth = None if one.equivalent_tokens is None else f"{one.equivalent_tokens / 1e6:.4g}m"
         rows.append(
-            [one.law, how, count_label(round(one.unique_tokens)), worth, one.data_efficiency, one.null,
-             one.like_for_like, *ratio, one.status]
-        )  # fmt: skip
+            [
+                one.law,
+                how,
+                count_label(round(one.unique_tokens)),
+                worth,
+                one.data_efficiency,
+                one.null,
+                one.like_for_like,
+                *ratio,
+                one.status,
+            ]
+        )
     header = ["law", "method", "U", "worth", "ratio", "null", "like for like"]
     header += ["95 %"] if with_intervals else []
     notes = sorted({flag for one in answers for flag in one.flags})
@@ -108,8 +118,8 @@ def _worth(recipe: str, answers: Sequence[Equivalence], with_intervals: bool) ->
 def _pairs(recipe: str, baseline: str, pairs: Sequence[Paired]) -> str:
     whole = pairs[0]
     text = (
-        f"{recipe} minus {baseline} over {whole.num_pairs} equal cells and seeds: {whole.mean:+.4f} nats, "
-        f"{whole.wins} of {whole.num_pairs} lower"
+        f"{recipe} minus {baseline} over {whole.num_pairs} equal cells and seeds: "
+        f"{whole.mean:+.4f} nats, {whole.wins} of {whole.num_pairs} lower"
     )
     return (
         text
@@ -178,7 +188,8 @@ def reproduce_text(checks: Sequence[Check], lines: Sequence[dict[str, Any]]) -> 
         [line[key] for line in softq for key in ("like_for_like", "joint", "finite")]
     )
     parts.append(
-        f"Like for like MIR is worth {figures.min():.2f} to {figures.max():.2f} times the data under SoftQ; "
+        f"Like for like MIR is worth {figures.min():.2f} to {figures.max():.2f} times the data "
+        "under SoftQ; "
         "the paper's own ratios contain the null beside them."
     )
     outside = sum(not check.ok for check in checks)

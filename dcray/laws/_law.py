@@ -1,9 +1,9 @@
 """What every law shares: the points it is fitted to, and the defaults of the protocol.
 
-A law is called with theta, a sequence of parameters along the first axis, so that one law serves one
-fit (k numbers) and thousands (k arrays that broadcast), in numpy and in torch. N and U are in
-billions. The fit never moves theta itself but `free` coordinates, which a law may choose so that they
-are nearly uncorrelated on a grid (`to_free`, `from_free`, `box`).
+A law is called with theta, a sequence of parameters along the first axis, so that one law serves
+one fit (k numbers) and thousands (k arrays that broadcast), in numpy and in torch. N and U are in
+billions. The fit never moves theta itself but `free` coordinates, which a law may choose so that
+they are nearly uncorrelated on a grid (`to_free`, `from_free`, `box`).
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Points:
-    """Losses `L` in nats at `N` billion parameters and `U` billion unique tokens, all of shape (n,).
+    """Losses `L` in nats at `N` billion parameters and `U` billion unique tokens, each (n,).
 
-    `more` holds what single laws read besides (num_epochs); `weight` multiplies each point's term of
-    the objective.
+    `more` holds what single laws read besides (num_epochs); `weight` multiplies each point's term
+    of the objective.
     """
 
     N: Array

@@ -13,8 +13,8 @@ from dcray.laws._law import Law, Points, logistic, namespace
 class Chinchilla(Law):
     """L = E + A / N**alpha + B / U**beta, paper eq:chinchilla-main; k = 5.
 
-    Additive: the loss gap between two budgets does not depend on N, which is what the paper shows to
-    be wrong where data repeat. Limit: E + B / U**beta.
+    Additive: the loss gap between two budgets does not depend on N, which is what the paper shows
+    to be wrong where data repeat. Limit: E + B / U**beta.
     """
 
     names = ("E", "A", "alpha", "B", "beta")

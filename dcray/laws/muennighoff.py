@@ -1,8 +1,9 @@
-"""Muennighoff, adapted to the data set: repeated tokens and surplus parameters count less and less."""
+"""Muennighoff, adapted to the data set: repeated tokens and surplus parameters count for less."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import Any
 
 from dcray.laws._law import Law, Points
@@ -26,7 +27,7 @@ class Muennighoff(Law):
     """L = E + A / N'**alpha + B / D'**beta, N' and D' as in muennighoff_c4.predict; k = 7.
 
     Fitted in two stages as in paper app:scaling-law-details: E, A, alpha, B, beta as a Chinchilla
-    law, then R_N and R_D with those held. The first stage takes the losses of repeated data for those
+    law, then R_N and R_D with those held. The first stage takes losses of repeated data for those
     of fresh data, so on losses that follow this very law the two stages do not return them;
     `at_once` fits all seven together and does. Limit: N and R_D to infinity.
     """
@@ -49,8 +50,10 @@ class Muennighoff(Law):
         return saturated(base, R_N, R_D, U)
 
     def starts(self, grid: Points) -> list[tuple[float, ...]]:
-        """Chinchilla's starts, then each combination of small and large constants."""
+        """Chinchilla's starts with small and large constants; at once, each with each."""
         bases = BASE.starts(grid)
+        if self.at_once:
+            return [(*base, *constants) for base, constants in product(bases[::2], UNIT_STARTS)]
         longer = max(len(bases), len(UNIT_STARTS))
         return [(*bases[i % len(bases)], *UNIT_STARTS[i % len(UNIT_STARTS)]) for i in range(longer)]
 

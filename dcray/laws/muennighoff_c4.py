@@ -24,14 +24,14 @@ LEAST, MOST = (
 
 
 def effective(resource: Any, repetitions: Any, constant: Any) -> Any:
-    """resource * (1 + constant * (1 - exp(-repetitions / constant))): what repetition still adds."""
+    """resource * (1 + constant * (1 - exp(-repetitions / constant))): what repetition adds."""
     return resource * (
         1 - constant * namespace(repetitions, constant).expm1(-repetitions / constant)
     )
 
 
 def predict(base: Any, R_N: Any, R_D: Any, N: Any, U: Any, num_epochs: Any) -> Any:
-    """E + A / N'**alpha + B / D'**beta of the base (E, A, alpha, B, beta), paper app:scaling-law-details.
+    """E + A / N'**alpha + B / D'**beta of the base E, A, alpha, B, beta (app:scaling-law-details).
 
     N_opt = (alpha A / (beta B))**(1/alpha) U**(beta/alpha); U_N = min(N, N_opt); N' and D' are
     effective(U_N, N / U_N - 1, R_N) and effective(U, num_epochs - 1, R_D).
@@ -56,9 +56,9 @@ def repetition_caveats(R_N: float, R_D: float, num_epochs: Any) -> dict[str, str
     """Why R_D or R_N is not identified by runs of these epochs, in words."""
     found = {}
     most, least = float(np.max(num_epochs)) - 1, float(np.min(num_epochs)) - 1
-    if R_D > most:
+    if most < R_D:
         found["R_D"] = (
-            f"no run repeats its data more than {most:g} times, so where the worth of repetition runs "
+            f"no run repeats its data more than {most:g} times, so where its worth runs "
             f"out (R_D = {R_D:.3g}) lies outside of what was seen"
         )
     elif least > 4 * R_D:

@@ -44,7 +44,7 @@ class SoftQ(Law):
         return (0.0, 0.0, 0.0, 0.02, 0.05), (float(grid.L.min()), inf, inf, 10.0, 10.0)
 
     def to_free(self, theta: Any, grid: Points) -> Any:
-        """Log loss at the centre, E's share of it, log ratio of the terms there, log alpha, log rho."""
+        """Log loss at the centre, E's share of it, the terms' log ratio, log alpha, log rho."""
         E, A, B, alpha, rho = theta
         xp = namespace(*theta)
         Nc, Uc, _ = grid.center

@@ -1,4 +1,4 @@
-"""The appendix's statements as numbers: (what, expected, ours, tolerance), for `reproduce --theory`."""
+"""The appendix's statements as numbers: (what, expected, ours, tolerance)."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _validation(random: np.random.Generator, instances: int = 100) -> Iterator[F
 
 
 def _gains(random: np.random.Generator, instances: int = 100) -> Iterator[Figure]:
-    """The key-ablating objective's gain rises with m for every instance; the full one's need not."""
+    """The key-ablating objective's gain rises with m in every instance; the full one need not."""
     falls, full_falls = 0, 0
     for _ in range(instances):
         rho = np.exp(random.uniform((-1, -4), (2, 0)))
@@ -124,7 +124,7 @@ def _gains(random: np.random.Generator, instances: int = 100) -> Iterator[Figure
 
 
 def gains(sample: Sample, masks: MaskMoments, sizes: Array) -> tuple[Array, Array]:
-    """Risk of clean minus risk of (key-ablating, full MIR) at G = m I and exact moments, (len(sizes),)."""
+    """Risk of clean minus risk of (key-ablating, full MIR) at G = m I, exact moments."""
 
     def risk(b: Array) -> float:
         return model.risk_squared(b, sample.mu, sample.sigma)

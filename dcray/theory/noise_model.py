@@ -1,8 +1,9 @@
 """The paper's toy model (app theory): why masking keeps a signal that clean training drops.
 
-n examples with a generalizable part S (n, d), labels Y in {-1, 1} and a context that a model of size m
-can memorize, through the Gram matrix G_m (n, n) of its features. Written in (u, b): u = the scores of
-the memorizing part, at the price rho_w u' G_m^-1 u / 2n, and b the weights of the generalizable part.
+n examples with a generalizable part S (n, d), labels Y in {-1, 1} and a context that a model of
+size m can memorize, through the Gram matrix G_m (n, n) of its features. Written in (u, b): u = the
+scores of the memorizing part, at the price rho_w u' G_m^-1 u / 2n, and b the weights of the
+generalizable part.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class MaskMoments:
 
 @dataclass(frozen=True)
 class Sample:
-    """A finite training set with its regularization. S (n, d), Y (n,), rows of S no longer than B."""
+    """A finite training set with its regularization. S (n, d), Y (n,), no row of S beyond B."""
 
     S: Array
     Y: Array
@@ -86,7 +87,7 @@ class Sample:
 
 
 def clean_squared(sample: Sample, G: Array) -> Array:
-    """b of the clean squared loss: (rho_b I + S' T S / n)^-1 S' T Y / n, T = rho_w (G + rho_w I)^-1."""
+    """b of the clean loss: (rho_b I + S' T S / n)^-1 S' T Y / n, T = rho_w / (G + rho_w)."""
     n, d = sample.S.shape
     T = sample.rho_w * np.linalg.inv(G + sample.rho_w * np.eye(n))
     left = sample.rho_b * np.eye(d) + sample.S.T @ T @ sample.S / n
@@ -111,7 +112,7 @@ def mir_squared_limit(sample: Sample, masks: MaskMoments) -> Array:
 
 
 def key_squared(sample: Sample, G: Array, beta: float) -> Array:
-    """b of the key-ablating objective: clean plus beta / 2n |Y - S b|**2, thm:compute-dependent-gains."""
+    """b of the key-ablating objective, clean plus beta / 2n |Y - S b|**2."""
     n, d = sample.S.shape
     T = sample.rho_w * np.linalg.inv(G + sample.rho_w * np.eye(n)) + beta * np.eye(n)
     left = sample.rho_b * np.eye(d) + sample.S.T @ T @ sample.S / n
@@ -119,7 +120,7 @@ def key_squared(sample: Sample, G: Array, beta: float) -> Array:
 
 
 def key_gain_limit(sample: Sample, beta: float) -> float:
-    """The limit of the gain in risk under G_m = m I and exact moments (thm:compute-dependent-gains)."""
+    """The limit of the gain in risk under G_m = m I and exact moments."""
     eigenvalues, U = np.linalg.eigh(sample.sigma)
     alive = eigenvalues > 1e-12 * eigenvalues.max()
     mu, eigenvalues = (U.T @ sample.mu)[alive], eigenvalues[alive]

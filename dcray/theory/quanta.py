@@ -1,9 +1,9 @@
-"""The quanta picture simulated directly: skills of Zipf frequency, learned or not (app:quanta-derivation).
+"""The quanta picture simulated: skills of Zipf frequency, learned or not (app:quanta-derivation).
 
-Skill k is needed with probability p_k = k**-(1 + alpha) / Z. A model of N parameters holds the N / c_N
-most frequent ones; a corpus of U tokens teaches those that it shows at least tau times. An unlearned
-skill costs b - a = 1 nat on the tokens that need it. The paper's exponents: alpha in N, and
-alpha / (1 + alpha) in U.
+Skill k is needed with probability p_k = k**-(1 + alpha) / Z. A model of N parameters holds the
+N / c_N most frequent ones; a corpus of U tokens teaches those that it shows at least tau times. An
+unlearned skill costs b - a = 1 nat on the tokens that need it. The paper's exponents: alpha in N,
+and alpha / (1 + alpha) in U.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def loss_of_data(
 ) -> float:
     """Loss above the floor of an infinite model that has seen one corpus drawn from the skills.
 
-    Each skill's count in the corpus is drawn (Poisson, as of many independent tokens); num_skills must
-    be so many that the later ones are not seen tau times.
+    Each skill's count in the corpus is drawn (Poisson, as of many independent tokens); num_skills
+    must be so many that the later ones are not seen tau times.
     """
     p, tail = frequencies(alpha, num_skills)
     counts = random.poisson(unique_tokens * p)

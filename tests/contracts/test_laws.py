@@ -22,7 +22,7 @@ def grid_from(law, theta):
 
 
 def example_without_later_stages(law):
-    """The example with the parameters of later stages at their neutral bounds: recoverable in stages."""
+    """The example with the parameters of later stages neutral: recoverable in stages."""
     theta = dict(zip(law.names, law.example, strict=True))
     neutral = law.neutral()
     low, high = (dict(zip(law.names, side, strict=True)) for side in law.bounds(PROBE))

@@ -1,4 +1,4 @@
-"""Grids drawn from laws with known parameters: the paper's sizes and budgets, plausible constants."""
+"""Grids drawn from laws with known parameters: the paper's sizes and budgets."""
 
 from __future__ import annotations
 

@@ -153,7 +153,7 @@ def test_four_epochs_do_not_identify_the_worth_of_repetition():
 
 
 def test_a_law_that_fails_says_so():
-    """Losses that fall faster with each doubling of the data are no power law (mini scale, below 16k)."""
+    """Losses that fall faster with each doubling of the data are no power law."""
     N, U = (a.ravel() for a in np.meshgrid([59_616, 225_824, 430_848], [8e3, 16e3, 32e3]))
     losses = np.array([5.523, 5.112, 4.996, 4.865, 4.653, 4.644, 4.063, 3.891, 3.866])
     from dcray.laws._law import Points
@@ -176,7 +176,7 @@ def test_a_curve_through_mirs_printed_row_gives_the_printed_constants():
 
 def test_a_curve_of_three_sizes_says_that_it_has_no_error_bar(dclm):
     three = dclm.take((dclm.U == 0.1) & (dclm.N < 0.5))
-    assert "no error bar" in fit_curve(three).flags[0]
+    assert "without an error bar" in fit_curve(three).flags[0]
     with pytest.raises(ConfigError, match="at least three"):
         fit_curve(dclm.take((dclm.U == 0.1) & (dclm.N < 0.2)))
 

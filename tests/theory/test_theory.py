@@ -1,4 +1,4 @@
-"""The appendix: closed forms, limits and bounds, each against something that does not share its algebra."""
+"""The appendix: closed forms, limits and bounds, none against its own algebra."""
 
 from __future__ import annotations
 
