@@ -79,7 +79,7 @@ def cell_weights(points: Points, num_resamples: int, min_cells: int, seed: int =
 
 def _indicator(values: Array) -> Array:
     """(n, number of distinct values): which value each has."""
-    return (values[:, None] == np.unique(values)[None]).astype(float)
+    return np.asarray(values[:, None] == np.unique(values)[None], float)
 
 
 def seed_draws(losses: Sequence[Sequence[float]], num_resamples: int, seed: int = 0) -> Array:

@@ -10,7 +10,7 @@ import numpy as np
 
 from dcray.errors import ConfigError
 from dcray.fit import batched
-from dcray.fit.fit import Fit, _log_loss, fit_plain
+from dcray.fit.fit import Fit, fit_plain, law_log_loss
 from dcray.laws._law import Array, Law, Points
 
 NOISE_FLOOR = 1e-3  # of log losses: no grid is taken to be more exact than the objective's delta
@@ -107,7 +107,7 @@ def standard_errors(fit: Fit) -> list[tuple[float, float]]:
     free = np.array(law.to_free(fit.theta, points), float)
     low, high = (np.array(side, float) for side in law.box(points))
     problem = batched.Problem(
-        _log_loss(np, law, points), np.log(points.L)[None], np.ones((1, len(points.L))),
+        law_log_loss(np, law, points), np.log(points.L)[None], np.ones((1, len(points.L))),
         low, high, list(range(len(free))), delta=1.0,
     )  # fmt: skip
     with np.errstate(all="ignore"):

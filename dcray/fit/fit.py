@@ -150,7 +150,7 @@ def fit_many(
         for j in (names.index(name) for name in still_to_fit):
             begin[:, j], floor[j], ceiling[j] = hold[j], -np.inf, np.inf
         problem = batched.Problem(
-            _log_loss(xp, law, points), _repeat(log_observed, S), _repeat(weight, S),
+            law_log_loss(xp, law, points), _repeat(log_observed, S), _repeat(weight, S),
             floor, ceiling, [names.index(name) for name in stage],
         )  # fmt: skip
         with np.errstate(all="ignore"):
@@ -168,7 +168,7 @@ def fit_many(
     return Many(free.reshape(P, S, k)[:, 0], lowest, agree, converged)
 
 
-def _log_loss(xp: Any, law: Law, points: Points) -> Any:
+def law_log_loss(xp: Any, law: Law, points: Points) -> Any:
     """The law's log losses as a function of free coordinates (..., k), on arrays of `xp`."""
     N, U = xp.asarray(points.N), xp.asarray(points.U)
     more = {name: xp.asarray(value) for name, value in points.more.items()}

@@ -70,7 +70,7 @@ def reproduce() -> list[Check]:
 
 def largest_budget(points: Points) -> NDArray[np.bool_]:
     """The mask of the cells at the largest budget."""
-    return np.isclose(points.U, points.U.max())
+    return np.asarray(np.isclose(points.U, points.U.max()), bool)
 
 
 def _full(fits: dict[str, Fit], table: str, note: str) -> Iterator[Check]:

@@ -99,11 +99,13 @@ class MuennighoffC4(Law):
 
     def __call__(self, theta: Any, N: Any, U: Any, *, num_epochs: Any = 1.0, **more: Any) -> Any:
         """See `predict`."""
-        return predict(self.base, *theta, N, U, num_epochs)
+        R_N, R_D = theta
+        return predict(self.base, R_N, R_D, N, U, num_epochs)
 
     def limit(self, theta: Any, U: Any) -> Any:
         """See `saturated`."""
-        return saturated(self.base, *theta, U)
+        R_N, R_D = theta
+        return saturated(self.base, R_N, R_D, U)
 
     def starts(self, grid: Points) -> list[tuple[float, ...]]:
         """Both constants from nothing to plenty."""
@@ -127,7 +129,7 @@ class MuennighoffC4(Law):
 
     def caveats(self, theta: Sequence[float], grid: Points) -> dict[str, str]:
         """R_D outside of the epochs that were run; R_N without a finite optimum."""
-        return repetition_caveats(*theta, grid.more["num_epochs"])
+        return repetition_caveats(theta[0], theta[1], grid.more["num_epochs"])
 
 
 PLUGIN = MuennighoffC4
