@@ -2,10 +2,10 @@
 
     python tests/bench/bench_science.py [FOLDER]
 
-The table (plain eager PyTorch, one shuffle of the documents, means of two seeds): standard-library
+The table: plain eager PyTorch, one shuffle of the documents, means of two seeds; standard-library
 corpus, 512 byte-pair ids, T = 128, batch 8, lr 5e-3, tau 1, 16 epochs, 400 validation rows. A
-budget of 16k to 64k tokens is a handful of files, so their order moves the loss; the spread over the
-three shuffles is printed beside it.
+budget of 16k to 64k tokens is a handful of files, and so is the validation set: which ones they
+are moves the loss, and the spread over the three shuffles is printed beside it.
 """
 
 from __future__ import annotations
