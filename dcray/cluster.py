@@ -1,7 +1,7 @@
-"""The Ray that a command runs on: the user's cluster where one is named, else a private one on loopback.
+"""The Ray that a command runs on: the user's cluster where one is named, else a private one.
 
-A private cluster is ours to configure: loopback on every port, no token file, no usage statistics, a
-silent screen. A cluster that the user names (RAY_ADDRESS, or a job's own) is only joined.
+A private cluster is ours to configure: loopback on every port, no token file, no usage statistics,
+a silent screen. A cluster that the user names (RAY_ADDRESS, or a job's own) is only joined.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
+
+PREFIX = "dcray-"
 QUIET = {  # defaults only: what the user has set stays
     "RAY_USAGE_STATS_ENABLED": "0",
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -21,6 +24,7 @@ QUIET = {  # defaults only: what the user has set stays
     "RAY_AIR_NEW_OUTPUT": "0",
     "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",  # a worker's report waits for the next poll
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
@@ -33,14 +37,14 @@ PRIVATE = {  # a cluster of ours alone
 
 
 def set_environment() -> None:
-    """Set the defaults that must stand before `import ray` or `import mlflow`; never overrides a value."""
+    """Set the defaults that must stand before Ray and MLflow are imported; overrides nothing."""
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
 
 
 @contextmanager
 def ray_cluster(*, num_cpus: int | None = None, logs: Path | None = None) -> Iterator[None]:
-    """Ray, connected: the cluster that RAY_ADDRESS or an outer `ray.init` names, else a private one.
+    """Ray, connected: what RAY_ADDRESS or an outer `ray.init` names, else a private cluster.
 
     A private cluster offers `num_cpus` CPUs (None: this machine's). It is gone at the end; its logs
     are moved to `logs` when the block ends with an exception.
@@ -61,7 +65,10 @@ def ray_cluster(*, num_cpus: int | None = None, logs: Path | None = None) -> Ite
         finally:
             ray.shutdown()
         return
-    folder = tempfile.mkdtemp(prefix="dcray-")  # short: a socket's path has 107 bytes
+    _clear_dead_sessions()
+    folder = tempfile.mkdtemp(
+        prefix=f"{PREFIX}{os.getpid()}-"
+    )  # short: a socket's path has 107 bytes
     try:
         ray.init(
             address="local",
@@ -81,6 +88,14 @@ def ray_cluster(*, num_cpus: int | None = None, logs: Path | None = None) -> Ite
             ray.shutdown()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _clear_dead_sessions() -> None:
+    """Delete the session folders of our processes that died without their end."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*-*"):
+        pid = folder.name.removeprefix(PREFIX).split("-")[0]
+        if pid.isdigit() and not psutil.pid_exists(int(pid)):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _keep_logs(folder: Path, logs: Path | None) -> None:

@@ -1,4 +1,4 @@
-"""RunConfig: one frozen, validated tree for everything that makes a run; override() is the one door.
+"""RunConfig: one frozen, validated tree of all that makes a run; override() is the one door.
 
 Defaults are the paper's 257M AR recipe at 100M unique tokens. No value is defaulted anywhere else.
 """
@@ -68,9 +68,7 @@ class RunConfig(Frozen):
         problems = batch_problems(self.batch_size, runtime.workers, runtime.microbatch_size)
         unit = self.data.paper_unit
         if unit and self.batch_size % unit:
-            problems.append(
-                f"data.paper_unit ({unit}) must divide batch_size ({self.batch_size}): a batch is whole units"
-            )
+            problems.append(f"data.paper_unit ({unit}) must divide batch_size ({self.batch_size})")
         if problems:
             raise ValueError("; ".join(problems))
         return self
@@ -119,7 +117,7 @@ class RunConfig(Frozen):
         return self.batch_size * self.data.seq_len / product if product else math.inf
 
     def resolved(self, *, vocab_size: int, longest_epochs: int | None = None) -> RunConfig:
-        """The same with what the corpus and the space decide written out: vocabulary and warm-up steps."""
+        """The same with what corpus and space decide written out: vocabulary, warm-up steps."""
         schedule = self.schedule
         if schedule.warmup_steps is None:
             longest = self.model_copy(update={"num_epochs": longest_epochs or self.num_epochs})
@@ -167,7 +165,7 @@ def override(base: RunConfig, changes: Mapping[str, Any]) -> RunConfig:
 
 
 def parse_assignments(assignments: list[str]) -> dict[str, Any]:
-    """{"optim.lr": 0.003} from ["optim.lr=3e-3"]: the value is TOML, or a plain string where it is none."""
+    """{"optim.lr": 0.003} from ["optim.lr=3e-3"]: values are TOML, else plain strings."""
     changes: dict[str, Any] = {}
     for text in assignments:
         path, equals, value = text.partition("=")
@@ -181,7 +179,7 @@ def parse_assignments(assignments: list[str]) -> dict[str, Any]:
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
-    """A TOML file's table; a ConfigError that names the file and the line where it cannot be read."""
+    """A TOML file's table; ConfigError names the file and the line that cannot be read."""
     try:
         return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
@@ -191,7 +189,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
 
 
 def field_names() -> list[str]:
-    """Every dotted field of the tree; the objective's options depend on its name and are not among them."""
+    """Every dotted field of the tree, without the objective's options: its name decides those."""
     found: list[str] = []
     for name, info in RunConfig.model_fields.items():
         kind = info.annotation
@@ -247,7 +245,7 @@ def _sentence(detail: Any) -> str:
     """One pydantic error as a sentence that names the field, the rule and the value."""
     steps = [str(step) for step in detail["loc"]]
     path = ".".join(step for step in steps if re.fullmatch(r"[a-z_]+|\d+", step))
-    message = detail["msg"].removeprefix("Value error, ")
+    message: str = detail["msg"].removeprefix("Value error, ")
     if detail["type"] == "extra_forbidden":
         return f'"{path}" is not a field{did_you_mean(path, field_names())}'
     if not path or message.startswith((path, path.split(".")[0] + ".")) or "is called" in message:

@@ -1,4 +1,4 @@
-"""What a user did that cannot be done: sentences that name the field, the rule, the value, the remedy."""
+"""What cannot be done: sentences that name the field, the rule, the value and the remedy."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 
 class ConfigError(ValueError):
-    """One or several problems of a user's input, each a sentence; the command ends with exit code 2."""
+    """Problems of a user's input, each a sentence; the command ends with exit code 2."""
 
     def __init__(self, problems: str | Sequence[str]) -> None:
         self.problems = (problems,) if isinstance(problems, str) else tuple(problems)

@@ -1,4 +1,4 @@
-"""Objectives, laws and sources by name: a file in dcray/KIND/, an entry point, or a file named by `--plugin`.
+"""Objectives, laws and sources by name: a file in dcray/KIND/, an entry point, or `--plugin FILE`.
 
 A plug-in module has one attribute `PLUGIN`, a callable that takes the options as keywords. Somebody
 else's plug-in is an entry point in the group `dcray.KIND`, or a file whose `PLUGIN` carries

@@ -23,7 +23,7 @@ COUNT_UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}
 
 
 def parse_count(value: Any) -> Any:
-    """100_000_000 from "100m", 64_000 from "64k"; k, m and b are powers of ten. Others pass unchanged."""
+    """100_000_000 from "100m", 64_000 from "64k"; k, m, b are powers of ten. Others stay."""
     if isinstance(value, str):
         match = re.fullmatch(r"([\d_]+(?:\.\d+)?)\s*([kmb]?)", value.strip().lower())
         if match:
@@ -59,16 +59,15 @@ def rows_in(num_tokens: int, seq_len: int, stride: int) -> int:
 
 
 def batch_problems(batch_size: int, workers: int, microbatch_size: int | None) -> list[str]:
-    """Why this batch cannot be cut over workers and micro-batches; names the nearest sizes that can."""
+    """Why this batch cannot be cut over workers and micro-batches; names the nearest that can."""
     unit = workers * (microbatch_size or 1)
     if batch_size % unit == 0:
         return []
     below, above = batch_size // unit * unit, (batch_size // unit + 1) * unit
     nearest = f"{below} or {above}" if below else f"{above}"
-    return [
-        f"batch_size ({batch_size}) must be a multiple of runtime.workers * runtime.microbatch_size "
-        f"({workers} * {microbatch_size or 1} = {unit}); nearest: {nearest}"
-    ]
+    rule = "a multiple of runtime.workers * runtime.microbatch_size"
+    product = f"{workers} * {microbatch_size or 1} = {unit}"
+    return [f"batch_size ({batch_size}) must be {rule} ({product}); nearest: {nearest}"]
 
 
 class ShapeConfig(Frozen):
@@ -98,7 +97,7 @@ class ObjectiveConfig(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _complete(cls, value: Any) -> Any:
-        """A bare name is a table; options the plug-in defaults are written out, so that they are hashed."""
+        """A bare name is a table; defaults of options are written out, so that they are hashed."""
         if isinstance(value, str):
             value = {"name": value}
         if not isinstance(value, Mapping):
@@ -161,7 +160,7 @@ class OptimConfig(Frozen):
 
 
 class ScheduleConfig(Frozen):
-    """Warmup, then stable and linear decay ("wsd") or a cosine; lengths are fractions of all steps."""
+    """Warmup, then stable and linear decay ("wsd") or a cosine; lengths are shares of all steps."""
 
     kind: Literal["wsd", "cosine"] = "wsd"
     warmup_frac: Fraction = 0.01
@@ -195,7 +194,8 @@ class DataConfig(Frozen):
     def _rows_fit(self) -> DataConfig:
         if self.row_stride not in (None, self.seq_len, self.seq_len + 1):
             raise ValueError(
-                f"data.row_stride must be data.seq_len ({self.seq_len}) or one more, got {self.row_stride}"
+                f"data.row_stride must be data.seq_len ({self.seq_len}) or one more, "
+                f"got {self.row_stride}"
             )
         if self.order == "paper" and self.row_stride != self.seq_len + 1:
             raise ValueError(
@@ -208,8 +208,8 @@ class DataConfig(Frozen):
             )
         if self.num_rows < 1:
             raise ValueError(
-                f"data.unique_tokens must hold one row of data.seq_len + 1 = {self.seq_len + 1} tokens, "
-                f"got {self.unique_tokens}"
+                "data.unique_tokens must hold one row of data.seq_len + 1 = "
+                f"{self.seq_len + 1} tokens, got {self.unique_tokens}"
             )
         return self
 
@@ -219,7 +219,7 @@ class DataConfig(Frozen):
 
     @property
     def num_rows(self) -> int:
-        """Rows of a training epoch: floor((budget - 1) / T), or floor(budget / (T + 1)) for disjoint rows."""
+        """Rows of an epoch: floor((budget - 1) / T), or floor(budget / (T + 1)) where disjoint."""
         return rows_in(self.unique_tokens, self.seq_len, self.stride)
 
 
@@ -232,7 +232,7 @@ def _rising(epochs: Any) -> Any:
 class ValidationConfig(Frozen):
     """When the whole validation set is scored; the end of the schedule always is.
 
-    epochs: "auto" (as often as `max_cost_frac` allows), "end", a number (every so many epochs), or a list.
+    epochs: "auto" (as often as `max_cost_frac` allows), "end", a number (every so many), or a list.
     """
 
     epochs: Annotated[
@@ -245,7 +245,7 @@ class ValidationConfig(Frozen):
 
 
 class RuntimeConfig(Frozen):
-    """Where and how a run is computed; changes its result by rounding at most, so no part of its identity."""
+    """Where and how a run is computed; no part of its identity: it changes rounding at most."""
 
     workers: Annotated[int, Field(ge=1)] | Literal["auto"] = 1
     device: Literal["auto", "cpu", "cuda"] = "auto"

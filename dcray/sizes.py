@@ -8,6 +8,7 @@ from typing import NamedTuple
 VOCAB_MULTIPLE = 64
 GPT2_VOCAB_SIZE = 50_258  # GPT-2's 50,257 and [MASK]
 MINI_VOCAB_SIZE = 512  # bpe:512, special tokens included
+GPU_MINI_VOCAB_SIZE = 4_096  # bpe:4096
 
 
 class Shape(NamedTuple):
@@ -54,15 +55,22 @@ class Pass:
     window_pattern: str = "SSSL"
 
 
+def usual_vocab_size(size: str) -> int:
+    """The vocabulary that a size is meant for, where no corpus says another."""
+    if size in MINI_SIZES:
+        return GPU_MINI_VOCAB_SIZE if size in ("5.5m", "31.5m") else MINI_VOCAB_SIZE
+    return GPT2_VOCAB_SIZE
+
+
 def pad_vocab(vocab_size: int) -> int:
-    """The vocabulary rounded up to a multiple of 64; the padding counts as parameters, never as a target."""
+    """The vocabulary up to a multiple of 64; padding counts as parameters, never as a target."""
     return -(-vocab_size // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
 
 
 def num_params(shape: Shape, vocab_size: int) -> int:
     """All parameters, embeddings and padded vocabulary included: the paper's N.
 
-    2*V_padded*dim + layers*(4*dim^2 + 3*dim*mlp_dim + 2*dim + 2*head_dim) + dim, SCIENCE "Exact facts".
+    2*V_padded*dim + layers*(4*dim^2 + 3*dim*mlp_dim + 2*dim + 2*head_dim) + dim.
     """
     return 2 * pad_vocab(vocab_size) * shape.dim + num_non_embedding_params(shape)
 
@@ -75,7 +83,7 @@ def num_non_embedding_params(shape: Shape) -> int:
 
 
 def layer_windows(num_layers: int, seq_len: int, window_pattern: str) -> list[int | None]:
-    """How far back each layer looks: T // 2 for S, everything (None) for L; the last layer is always L."""
+    """How far back each layer looks: T // 2 for S, all (None) for L; the last is always L."""
     letters = [window_pattern[i % len(window_pattern)] for i in range(num_layers)]
     letters[-1] = "L"
     return [seq_len // 2 if letter == "S" else None for letter in letters]
@@ -90,7 +98,7 @@ def attended_keys(seq_len: int, window: int | None, *, causal: bool) -> int:
 
 
 def forward_flops(shape: Shape, vocab_size: int, a_pass: Pass) -> float:
-    """Exact FLOPs of one forward pass per token: matmuls and the attended pairs alone, nothing masked."""
+    """Exact FLOPs of a forward pass per token: matmuls and attended pairs, nothing masked."""
     dim = shape.dim
     matmuls = shape.num_layers * (4 * dim**2 + 3 * dim * shape.mlp_dim)
     head = pad_vocab(vocab_size) * dim

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
+import shutil
 import socket
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -48,11 +51,15 @@ def tiny_tokens(num_tokens: int = 16 * 22 + 1, seed: int = 0) -> np.ndarray:
     return (np.cumsum(rng.integers(0, 3, num_tokens)) % (VOCAB_SIZE - 2)).astype(np.uint16)
 
 
-def tiny_data(config: RunConfig, *, num_val_rows: int = 5, seen: list[np.ndarray] | None = None) -> Data:
+def tiny_data(
+    config: RunConfig, *, num_val_rows: int = 5, seen: list[np.ndarray] | None = None
+) -> Data:
     """Rows of `tiny_tokens` in memory; `seen` collects the row ids that were fetched."""
     rows = cut_rows(tiny_tokens(config.data.unique_tokens), config.data.seq_len, config.data.stride)
     val = cut_rows(
-        tiny_tokens(num_val_rows * config.data.seq_len + 1, seed=1), config.data.seq_len, config.data.seq_len
+        tiny_tokens(num_val_rows * config.data.seq_len + 1, seed=1),
+        config.data.seq_len,
+        config.data.seq_len,
     )
 
     def fetch(all_ids: Any) -> Any:
@@ -88,7 +95,9 @@ def run_tiny(
         microbatch_size=microbatch_size,
         report=reports.append,
         checkpoints=checkpoints,
-        should_stop=lambda: stop_at is not None and bool(reports) and reports[-1].step + 1 >= stop_at,
+        should_stop=lambda: (
+            stop_at is not None and bool(reports) and reports[-1].step + 1 >= stop_at
+        ),
     )
     return outcome, reports
 
@@ -98,20 +107,21 @@ def on_ranks(world_size: int, function: Callable[..., Any], *args: Any) -> list[
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    context = mp.get_context("spawn")
-    results = context.SimpleQueue()
-    mp.spawn(_rank, (world_size, port, results, function, args), world_size)
-    found = dict(results.get() for _ in range(world_size))
-    return [found[rank] for rank in range(world_size)]
+    folder = tempfile.mkdtemp()
+    mp.spawn(_rank, (world_size, port, folder, function, args), world_size)
+    found = [Path(folder, str(rank)).read_bytes() for rank in range(world_size)]
+    shutil.rmtree(folder)
+    return [pickle.loads(data) for data in found]
 
 
 def _rank(
-    rank: int, world_size: int, port: int, results: Any, function: Callable[..., Any], args: Any
+    rank: int, world_size: int, port: int, folder: str, function: Callable[..., Any], args: Any
 ) -> None:
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world_size
     )
-    results.put((rank, function(this_place(torch.device("cpu")), *args)))
+    found = function(this_place(torch.device("cpu")), *args)
+    Path(folder, str(rank)).write_bytes(pickle.dumps(found))
     dist.barrier()
     dist.destroy_process_group()

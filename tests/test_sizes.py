@@ -31,7 +31,9 @@ def test_the_five_published_parameter_counts(size):
 
 
 def test_mini_sizes_are_called_what_they_count():
-    counts = {name: num_params(s, 4096 if name.endswith("m") else 512) for name, s in MINI_SIZES.items()}
+    counts = {
+        name: num_params(s, 4096 if name.endswith("m") else 512) for name, s in MINI_SIZES.items()
+    }
     assert counts == {
         "60k": 59_616, "119k": 118_704, "226k": 225_824, "431k": 430_848, "984k": 984_320,
         "5.5m": 5_507_584, "31.5m": 31_467_008,

@@ -1,4 +1,4 @@
-"""Which rows each step sees: a pure function of (seed, step), the same on every rank and after every resume."""
+"""Which rows each step sees: a pure function of (seed, step), on every rank, after every resume."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ def epoch_order(num_rows: int, *, seed: int, epoch: int) -> NDArray[np.int64]:
 def paper_order(num_rows: int, *, unit: int, epoch: int) -> NDArray[np.int64]:
     """The released trainer's order: rows in fixed units of `unit`, the units permuted cumulatively.
 
-    Epoch 0 is unshuffled; each later one applies the permutation that torch draws for its number (from
-    1) to the order of the one before. Rows beyond the last whole unit never train. No seed enters.
+    Epoch 0 is unshuffled; each later one applies the permutation that torch draws for its number
+    (from 1) to the order of the one before. Rows beyond the last whole unit never train.
+    No seed enters.
     """
     import torch
 
@@ -46,7 +47,7 @@ class Slice:
         return len(self.row_ids)
 
     def part(self, rank: int, world_size: int, multiple: int = 1) -> Slice:
-        """Rows rank, rank + world_size, ...: padded so that all ranks hold equally many, a multiple."""
+        """Rows rank, rank + world_size, ...: padded to equally many on all ranks, a multiple."""
         per_rank = -(-len(self) // world_size)
         wanted = -(-per_rank // multiple) * multiple * world_size
         index = np.minimum(np.arange(wanted), len(self) - 1)

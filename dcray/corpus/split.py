@@ -69,8 +69,9 @@ class Split:
         total = self.num_validation + self.num_dropped + left
         raise ConfigError(
             f"the source is too small: it gives {total} tokens, and the largest budget + "
-            f"validation need {needed - self.val_tokens} + {self.val_tokens}; behind validation, "
-            f"whose last document leaves {self.num_dropped} tokens unused, {left} are left"
+            f"validation need {needed - self.val_tokens} + {self.val_tokens}; after the "
+            f"validation documents, the last of them whole ({self.num_dropped} tokens of it "
+            f"unused), {left} are left"
         )
 
 

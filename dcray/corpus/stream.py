@@ -1,8 +1,8 @@
 """Rows to the workers by Ray Data, in the exact order asked for.
 
-Ray Data loads the shards once. Where the tokens fit, they stay resident in the object store and every
-worker indexes them; where they do not, each worker runs an index pipeline over the shards. Both give
-the rows of the same ids in the same order: `order.py` alone decides it.
+Ray Data loads the shards once. Where the tokens fit, they stay resident in the object store and
+every worker indexes them; where they do not, each worker runs an index pipeline over the shards.
+Both give the rows of the same ids in the same order: `order.py` alone decides it.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def fetch_rows(
 
 
 def validation_rows(refs: StreamRefs, seq_len: int) -> ValidationRows:
-    """Every row of the validation stream: floor((tokens - 1) / T) of them, overlapping by one token."""
+    """The floor((tokens - 1) / T) rows of the validation stream; neighbors share one token."""
     import ray
 
     tokens, text_bytes = ray.get(refs.validation)

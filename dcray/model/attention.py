@@ -1,7 +1,7 @@
 """Windowed causal and bidirectional attention, on CPU and GPU.
 
-Rows are packed: a token sees everything before it in its row (within the window), other documents too,
-as in the paper.
+Rows are packed: a token sees everything before it in its row (within the window), other documents
+too, as in the paper.
 """
 
 from __future__ import annotations
@@ -62,4 +62,4 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Any, *, causal: bool) -> Tenso
         return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
     if isinstance(mask, Tensor):
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-    return flex_attention(q, k, v, block_mask=mask)  # type: ignore[no-any-return]
+    return flex_attention(q, k, v, block_mask=mask)

@@ -1,7 +1,8 @@
-"""The paper's transformer: pre-norm, RoPE then QK-norm, SSSL windows, SwiGLU, an untied padded head.
+"""The paper's transformer: RoPE then QK-norm, SSSL windows, SwiGLU, an untied padded head.
 
-Weights are float32 masters; compute runs in `dtype`. Dropout sits on the attention output alone and is
-keyed. The head is padded to a multiple of 64; the padding is never a target, and no part of the softmax.
+Weights are float32 masters; compute runs in `dtype`. Dropout sits on the attention output alone and
+is keyed. The head is padded to a multiple of 64; the padding is never a target, and no part of the
+softmax.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dcray.config import ModelConfig
 from dcray.model.attention import attend, mask_of, rotary_tables, rotate
+from dcray.sections import ModelConfig
 from dcray.sizes import Shape, layer_windows, pad_vocab
 from dcray.train.dropout import element_hashes, keyed_dropout, layer_keys
 
@@ -67,8 +68,8 @@ class Attention(nn.Module):
         q, k, v = (f(x).view(heads).transpose(1, 2) for f in (self.query, self.key, self.value))
         q = self.query_norm(rotate(q, context.cos, context.sin))
         k = self.key_norm(rotate(k, context.cos, context.sin))
-        y = attend(q, k, v, mask, causal=context.causal)
-        y = self.out(y.transpose(1, 2).reshape(batch, seq_len, dim))
+        heads_out = attend(q, k, v, mask, causal=context.causal).transpose(1, 2)
+        y: Tensor = self.out(heads_out.reshape(batch, seq_len, dim))
         if key is None or context.hashes is None:
             return y
         return keyed_dropout(y, context.hashes, key, self.dropout)
@@ -84,7 +85,8 @@ class MLP(nn.Module):
         self.down = Linear(shape.mlp_dim, shape.dim, device)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down(F.silu(self.gate(x)) * self.up(x))
+        y: Tensor = self.down(F.silu(self.gate(x)) * self.up(x))
+        return y
 
 
 class Block(nn.Module):
@@ -99,7 +101,8 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, context: Context, mask: Any, key: Tensor | None) -> Tensor:
         x = x + self.attn(self.attn_norm(x), context, mask, key)
-        return x + self.mlp(self.mlp_norm(x))
+        y: Tensor = x + self.mlp(self.mlp_norm(x))
+        return y
 
 
 class Transformer(nn.Module):
@@ -117,6 +120,7 @@ class Transformer(nn.Module):
         assert config.vocab_size is not None, "resolve the configuration first"
         self.shape, self.config, self.dtype = shape, config, dtype
         self.vocab_size = config.vocab_size
+        self.target_nats = target_nats  # compiled on a GPU: logits are read once, in bfloat16
         padded = pad_vocab(config.vocab_size)
         self.embed = nn.Embedding(padded, shape.dim, device=device)
         self.blocks = nn.ModuleList(Block(shape, config, device) for _ in range(shape.num_layers))
@@ -131,7 +135,7 @@ class Transformer(nn.Module):
         key: Tensor | None = None,  # (B,) int64: dropout on, keyed by it
         targets: Tensor | None = None,  # (B, T) int64
     ) -> Tensor:
-        """Logits (B, T, V_padded), or with `targets` the nats of each target (B, T), at least float32."""
+        """Logits (B, T, V_padded), or the nats of each of `targets` (B, T), at least float32."""
         seq_len, device = tokens.shape[1], tokens.device
         x = F.embedding(tokens, self.embed.weight).to(self.dtype)
         drops = key is not None and self.config.dropout > 0
@@ -146,7 +150,7 @@ class Transformer(nn.Module):
             mask = mask_of(seq_len, window, device, causal=causal)
             x = block(x, context, mask, None if keys is None else keys[layer])
         logits = self.head(self.norm(x))
-        return logits if targets is None else target_nats(logits, targets, self.vocab_size)
+        return logits if targets is None else self.target_nats(logits, targets, self.vocab_size)
 
 
 def target_nats(logits: Tensor, targets: Tensor, vocab_size: int) -> Tensor:

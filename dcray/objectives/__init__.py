@@ -1,7 +1,7 @@
 """The objective protocol: what a loss is, and what val_loss means. One file here is one objective.
 
-A plug-in is a frozen class with the attributes and the two methods of `Objective`; it sees a model, a
-batch and one key per row, and never a rank, a step or a run.
+A plug-in is a frozen class with the attributes and the two methods of `Objective`; it sees a model,
+a batch and one key per row, and never a rank, a step or a run.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def tally(
     weight: float = 1.0,
     text_bytes: Tensor | None = None,  # (B, T): of the tokens that the nats belong to
 ) -> LossTerm:
-    """The sum over real rows, with its count; with `text_bytes` also over the text's tokens alone."""
+    """The sum over real rows, with its count; with `text_bytes` also over the text alone."""
     rows = batch.real.to(nats.dtype)
     num_tokens = rows.sum() * nats.shape[1]
     if text_bytes is None:

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 class MDLM(Objective):
     """-(1/nT) sum_i (1/r_i) sum_t [x_t is masked] log p(x_t | masked x), paper section 2.2.
 
-    r = (1 - eps) u + eps with u uniform: with r down to 0 the gradient's variance is infinite. Targets
-    are the row's inputs, its first token included, so the loss is over other tokens than AR's, and an
-    upper bound on their negative log-likelihood. Validation averages `draws` masks a row, their u
-    stratified over (0, 1]; the kept checkpoint is scored again with `final_draws`.
+    r = (1 - eps) u + eps with u uniform: with r down to 0 the gradient's variance is infinite.
+    Targets are the row's inputs, its first token included, so the loss is over other tokens than
+    AR's, and an upper bound on their negative log-likelihood. Validation averages `draws` masks a
+    row, their u stratified over (0, 1]; the kept checkpoint is scored again with `final_draws`.
     """
 
     causal: ClassVar[bool] = False

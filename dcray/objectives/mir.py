@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class MIR(Objective):
-    """L = L_NTP(x) + weight * L_NTP(masked x), r ~ U(mask_ratio_min, mask_ratio_max), paper section 3.2.
+    """L = L_NTP(x) + weight * L_NTP(masked x), r ~ U(mask_ratio_min, mask_ratio_max), section 3.2.
 
     Targets are never masked and the masked term is averaged over all T positions. With `mixed` the
     clean term is weighted by 1 - weight. Inputs before `mask_from` are never masked (the paper: 0;

@@ -163,15 +163,13 @@ class _Book:
     def listener(self) -> Listener:
         return Listener(self.on_report, self.on_end)
 
-    def on_report(self, name: str, report: Report, place: Mapping[str, Any]) -> None:
+    def on_report(self, name: str, report: Report) -> None:
         points = [Point(p.step, p.tokens_seen, p.epoch, p.values, p.at) for p in report.points]
         if points:
             rate = {"perf/tokens_per_second": report.tokens_per_second}
             last = points[-1]
             points.append(Point(last.step, last.tokens_seen, last.epoch, rate, last.at))
         self.open[name].log(points)
-        if place:
-            self.open[name].tag(place)
         self.last[name] = report
         self.view.report(self.requests[name], report)
 
@@ -203,6 +201,8 @@ def _metrics(outcome: Outcome, last: Report | None) -> dict[str, float]:
     metrics = {"val_loss": outcome.val_loss, "device_seconds": outcome.seconds}
     if outcome.val_bpb is not None:
         metrics["val_bpb"] = outcome.val_bpb
+    if outcome.peak_bytes is not None:
+        metrics["peak_memory_bytes"] = float(outcome.peak_bytes)
     if outcome.best_epoch is not None:
         metrics["best_epoch"] = float(outcome.best_epoch)
     if last is not None and last.seconds > 0:
@@ -240,6 +240,7 @@ def _begin(store: Store, one: Request, run: RunConfig, corpus: Corpus, machine: 
         "budget": one.key.cell.name.split("_")[1],
         "bound": config.objective.build().bound,
         "device": machine.gpu_name if run.runtime.device == "cuda" else machine.cpu_name,
+        "device_type": run.runtime.device,
         "threads": run.runtime.threads,
         "world_size": workers,
         "microbatch_size": run.runtime.microbatch_size,
@@ -252,7 +253,7 @@ def _begin(store: Store, one: Request, run: RunConfig, corpus: Corpus, machine: 
 
 
 def _check_validation(config: RunConfig, corpus: Corpus) -> None:
-    have = corpus.manifest.validation.num_tokens
+    have = corpus.manifest.validation.tokens
     wanted = config.data.val_tokens
     if wanted is not None and wanted > have:
         raise ConfigError(

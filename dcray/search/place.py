@@ -1,4 +1,4 @@
-"""Where a run is computed: which device, how many workers, which micro-batch; refused where hopeless."""
+"""Where a run is computed: device, workers, micro-batch; refused where it is hopeless."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Machine:
 
 
 def this_machine() -> Machine:
-    """The connected cluster's CPUs and GPUs; the GPU is asked for its name and memory on its node."""
+    """The connected cluster's CPUs and GPUs; a GPU is asked for its name and memory."""
     import ray
 
     have = ray.cluster_resources()
@@ -99,8 +99,8 @@ def _refuse_hopeless(config: RunConfig, machine: Machine) -> None:
     if config.runtime.device == "auto" and days > MAX_CPU_DAYS:
         raise ConfigError(
             f"{config.size_name} for {config.num_epochs} epochs of {config.unique_tokens:,} tokens "
-            f"takes about {days:,.0f} days on a CPU, and {missing_gpu()}. Run it on a GPU, try a mini "
-            "size (dcray sizes lists them, for example size=226k data.unique_tokens=64k "
+            f"takes about {days:,.0f} days on a CPU, and {missing_gpu()}. Run it on a GPU, try a "
+            "mini size (dcray sizes lists them, for example size=226k data.unique_tokens=64k "
             "data.seq_len=128 batch_size=8), or insist with runtime.device=cpu"
         )
 

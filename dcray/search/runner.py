@@ -11,7 +11,7 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,6 +24,8 @@ from dcray.corpus.stream import StreamRefs
 from dcray.train.meter import Point
 from dcray.train.progress import Outcome, Report
 from dcray.train.worker import STOP_FILE, resources, trial
+
+_NOTHING = (object, ())  # Tune saves its state as it goes; nothing of ours is ever read back
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class Trial:
 class Listener:
     """What the driver does with what trials say."""
 
-    on_report: Callable[[str, Report, Mapping[str, Any]], None]
+    on_report: Callable[[str, Report], None]
     on_end: Callable[[str, Outcome, str], None]  # name, outcome, traceback ("" where there is none)
 
 
@@ -146,7 +148,7 @@ def _hand_out(trials: Sequence[Trial], stopped: threading.Event) -> Any:
     """A Searcher that gives each trial once, in order, and no more after a stop."""
     from ray.tune.search import Searcher
 
-    class HandOut(Searcher):
+    class HandOut(Searcher):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__(metric=None, mode=None)
             self.left = list(trials)
@@ -161,6 +163,9 @@ def _hand_out(trials: Sequence[Trial], stopped: threading.Event) -> Any:
                 "folder": str(one.folder.absolute()),
             }
 
+        def __reduce__(self) -> Any:
+            return _NOTHING
+
         def on_trial_complete(
             self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
         ) -> None:
@@ -173,9 +178,12 @@ def _callback(listener: Listener, names: set[str]) -> Any:
     """Tune's callback in the driver: reports and outcomes to the listener, in the trials' order."""
     from ray.tune import Callback
 
-    class Forward(Callback):
+    class Forward(Callback):  # type: ignore[misc]
         def __init__(self) -> None:
             self.open = set(names)
+
+        def __reduce__(self) -> Any:
+            return _NOTHING
 
         def on_trial_result(
             self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **_: Any
@@ -183,9 +191,8 @@ def _callback(listener: Listener, names: set[str]) -> Any:
             name = trial.config["name"]
             if "report" in result:
                 said = dict(result["report"])
-                place = said.pop("place", {})
                 points = [Point(*point) for point in said.pop("points")]
-                listener.on_report(name, Report(**said, points=points), place)
+                listener.on_report(name, Report(**said, points=points))
             if "outcome" in result:
                 outcome = dict(result["outcome"])
                 self.end(name, outcome.pop("traceback", ""), outcome)

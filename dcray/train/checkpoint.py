@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch.distributed.checkpoint as dcp
 from torch import nn
+from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.state_dict import (
     get_model_state_dict,
     get_state_dict,
@@ -60,8 +60,10 @@ class Checkpoints:
         meta = read_meta(path)
         check_same(meta["config"], self.config, path)
         weights, moments = get_state_dict(model, optimizer)
-        state = {"model": weights, "optim": moments}
-        _quietly(dcp.load, state, checkpoint_id=str(path), no_dist=self.place.mesh is None)
+        state: dict[str, Any] = {"model": weights, "optim": moments}
+        _quietly(
+            state_dict_loader.load, state, checkpoint_id=str(path), no_dist=self.place.mesh is None
+        )
         set_state_dict(
             model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optim"]
         )
@@ -76,7 +78,7 @@ class Checkpoints:
         """Put the best weights into the model."""
         state = {"model": get_model_state_dict(model)}
         _quietly(
-            dcp.load,
+            state_dict_loader.load,
             state,
             checkpoint_id=str(self.folder / BEST),
             no_dist=self.place.mesh is None,
@@ -96,7 +98,12 @@ class Checkpoints:
             self.folder.mkdir(parents=True, exist_ok=True)
             _check_space(self.folder, state)
         self.place.barrier()
-        _quietly(dcp.save, state, checkpoint_id=str(partial), no_dist=self.place.mesh is None)
+        _quietly(
+            state_dict_saver.save,
+            state,
+            checkpoint_id=str(partial),
+            no_dist=self.place.mesh is None,
+        )
         if self.place.rank == 0:
             meta = {"format": FORMAT, "config": self.config.to_dict(), "progress": dict(progress)}
             _write_synced(partial / "meta.json", json.dumps(meta))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dcray.config import RunConfig
+from dcray.objectives import Objective
 from dcray.sizes import Pass, forward_flops, num_params, pad_vocab
 
 BACKWARD = 2.0  # a backward pass costs two forward passes
@@ -15,15 +16,15 @@ HEADROOM = 0.85  # of a device's memory; the rest is fragmentation and what we d
 def row_flops(config: RunConfig) -> float:
     """Exact FLOPs of one forward pass over one row; only attended pairs are counted."""
     assert config.model.vocab_size is not None, "resolve the configuration first"
-    objective = config.objective.build()
+    objective: Objective = config.objective.build()
     a_pass = Pass(config.data.seq_len, objective.causal, config.model.window_pattern)
     per_token = forward_flops(config.shape, config.model.vocab_size, a_pass)
     return per_token * config.data.seq_len
 
 
 def training_flops_per_epoch(config: RunConfig) -> float:
-    """Exact training FLOPs of one pass over the unique tokens, every pass of the objective counted."""
-    passes = config.objective.build().num_passes
+    """Exact training FLOPs of one epoch, every pass of the objective counted."""
+    passes: float = config.objective.build().num_passes
     return (1 + BACKWARD) * passes * row_flops(config) * config.usable_rows
 
 
@@ -34,7 +35,8 @@ def training_flops(config: RunConfig) -> float:
 
 def validation_flops(config: RunConfig, num_rows: int) -> float:
     """FLOPs of scoring `num_rows` validation rows once."""
-    return config.objective.build().num_validation_passes * row_flops(config) * num_rows
+    passes: float = config.objective.build().num_validation_passes
+    return passes * row_flops(config) * num_rows
 
 
 @dataclass(frozen=True)
@@ -52,9 +54,9 @@ class Memory:
 def memory(config: RunConfig, *, world_size: int, microbatch_size: int, half: bool) -> Memory:
     """Peak bytes on each of `world_size` devices; `half`: bfloat16 compute.
 
-    Activations kept for the backward pass, a token and layer: 12 times dim (two residuals, two norms,
-    q, k, v before and after their norm, two around the attention) and 3 times mlp_dim. The head keeps
-    logits in the compute type and twice in float32.
+    Activations kept for the backward pass, a token and layer: 12 times dim (two residuals, two
+    norms, q, k, v before and after their norm, two around the attention) and 3 times mlp_dim. The
+    head keeps three times its logits in the compute type (compiled: logits, gradient, a buffer).
     """
     assert config.model.vocab_size is not None, "resolve the configuration first"
     shape, width = config.shape, 2 if half else 4
@@ -64,12 +66,12 @@ def memory(config: RunConfig, *, world_size: int, microbatch_size: int, half: bo
         state += 4 * count  # gathered gradients of one step
     tokens = microbatch_size * config.data.seq_len
     layer = width * (12 * shape.dim + 3 * shape.mlp_dim) + 4 * shape.dim
-    head = pad_vocab(config.model.vocab_size) * (width + 8)
+    head = pad_vocab(config.model.vocab_size) * 3 * width
     return Memory(state, float(tokens * (shape.num_layers * layer + head)))
 
 
 def fitting_microbatch(config: RunConfig, *, world_size: int, available: float, half: bool) -> int:
-    """The largest divisor of a rank's share of the batch whose estimated peak fits; 1 at the least."""
+    """The largest divisor of a rank's share of the batch whose peak fits; 1 at the least."""
     share = config.batch_size // world_size
     divisors = [size for size in range(1, share + 1) if share % size == 0]
     fits = [

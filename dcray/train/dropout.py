@@ -1,7 +1,7 @@
 """Keyed dropout: what is dropped is a hash of (row, layer, pass) and the element's index.
 
-So a row is treated alike on every rank, in every micro-batch and after every resume. A compiler fuses
-the hash into the kernel that it already has.
+So a row is treated alike on every rank, in every micro-batch and after every resume. A compiler
+fuses the hash into the kernel that it already has.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Keyed randomness: every draw is a hash of its coordinates, so nothing depends on who draws it when.
+"""Keyed randomness: every draw is a hash of its coordinates, whoever draws it, and when.
 
 A row's key is 64 bits of (seed, epoch, row id). What is drawn from it is told apart by a salt. The
 64-bit hash is SplitMix64's finalizer; the 32-bit one is lowbias32 (hash-prospector). Integers wrap;

@@ -187,14 +187,14 @@ class _Run:
         )
 
     def _report(self) -> Outcome | None:
-        """Meet the other ranks, hand on the points, save when due; rank 0's clock decides for all."""
+        """Meet the other ranks, hand on the points, save when due; rank 0's clock decides."""
         runtime, done = self.config.runtime, self.progress.step == self.config.num_steps
         now = time.perf_counter()
         step_seconds = (now - self.mark - self.idle) / max(1, self.progress.step - self.mark_step)
         every = max(1, math.floor(runtime.report_seconds / max(step_seconds, 1e-9)))
         due = now - self.saved_at >= runtime.checkpoint_seconds or done
         flags = [float(due), float(self.should_stop()), float(every), now - self.mark]
-        points, (save, stop, every, elapsed), finite = self.meter.flush(self.place, flags)
+        points, (save, stop, interval, elapsed), finite = self.meter.flush(self.place, flags)
         steps = self.progress.step - self.mark_step
         tokens = steps * self.config.batch_size * self.config.data.seq_len
         rate = tokens / max(time.perf_counter() - self.mark - self.idle, 1e-9)
@@ -202,9 +202,11 @@ class _Run:
             self._record(point)
         self.progress.seconds += elapsed
         self.mark, self.mark_step, self.idle = now, self.progress.step, 0.0
-        self.report_every = min(int(every), 2 * self.report_every + 1)
+        self.report_every = min(int(interval), 2 * self.report_every + 1)
         self.next_report = self.progress.step + self.report_every
-        self.report(self._message(rate))
+        said = time.perf_counter()
+        self.report(self._message(rate))  # may wait for whoever listens
+        self.idle += time.perf_counter() - said
         if not finite:
             return self._diverged("the training loss is not finite")
         if (save or stop) and self.checkpoints is not None:

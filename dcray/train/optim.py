@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from dcray.config import OptimConfig
+from dcray.sections import OptimConfig
 
 
 def is_decayed(name: str, parameter: nn.Parameter) -> bool:

@@ -32,6 +32,7 @@ class Outcome:
     val_bpb: float | None = None
     best_epoch: int | None = None
     reason: str = ""
+    peak_bytes: int | None = None  # of device memory, this attempt, rank 0
 
 
 @dataclass

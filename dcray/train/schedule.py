@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from dcray.config import ScheduleConfig
+from dcray.sections import ScheduleConfig
 
 
 def fork_step(num_steps: int, schedule: ScheduleConfig) -> int:
@@ -15,8 +15,9 @@ def fork_step(num_steps: int, schedule: ScheduleConfig) -> int:
 def lr_factor(step: int, num_steps: int, schedule: ScheduleConfig) -> float:
     """The learning rate of step `step` (from 0) as a share of the peak.
 
-    Both schedules warm up linearly over `warmup_steps`. "wsd" then stays at 1 until the fork and falls
-    linearly, reaching `min_lr_frac` at the last step; "cosine" falls along half a cosine to the same.
+    Both schedules warm up linearly over `warmup_steps`. "wsd" then stays at 1 until the fork and
+    falls linearly, reaching `min_lr_frac` at the last step; "cosine" falls along half a cosine to
+    the same.
     """
     warmup = schedule.warmup_steps or max(1, round(schedule.warmup_frac * num_steps))
     low = schedule.min_lr_frac

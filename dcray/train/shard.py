@@ -1,4 +1,4 @@
-"""A model on its device: keyed initial weights, FSDP2 where there are several ranks, compiled on a GPU."""
+"""A model on its device: keyed initial weights, FSDP2 on several ranks, compiled on a GPU."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from dcray.config import RunConfig
-from dcray.model.transformer import Transformer
+from dcray.model.transformer import Transformer, target_nats
 
 RESHARD_FROM = 2_000_000_000  # parameters: below, gathered weights stay until the backward pass
 
@@ -66,6 +66,7 @@ def build_model(config: RunConfig, place: Place) -> Transformer:
     if compiled is True or (compiled == "auto" and place.device.type == "cuda"):
         for block in model.blocks:
             block.compile()
+        model.target_nats = torch.compile(target_nats)
     if place.mesh is not None:
         _shard(model, place.mesh, dtype)
     model.to_empty(device=place.device)
@@ -116,6 +117,6 @@ def _initial(name: str, parameter: nn.Parameter, seed: int) -> Tensor:
 
 
 def sync_gradients(model: nn.Module, *, sync: bool) -> None:
-    """Whether the next backward passes reduce gradients over the ranks (the last micro-batch alone does)."""
+    """Whether the next backward passes reduce gradients over ranks: the last micro-batch's do."""
     if isinstance(model, FSDPModule):
         model.set_requires_gradient_sync(sync)

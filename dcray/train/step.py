@@ -1,4 +1,4 @@
-"""One optimizer step: every term of every micro-batch backward as it arrives, then clip and update."""
+"""One optimizer step: every term's backward pass as it arrives, then clip and update."""
 
 from __future__ import annotations
 
@@ -52,14 +52,15 @@ def accumulate(
     step_tokens: int,
     world_size: int,
 ) -> tuple[dict[str, Tensor], dict[str, float]]:
-    """Gradients of sum(weight * nats) / step_tokens, averaged over ranks by FSDP, hence * world_size."""
+    """Gradients of sum(weight * nats) / step_tokens; FSDP averages ranks, hence * world_size."""
     scale = world_size / step_tokens
     nats: dict[str, Tensor] = {}
     weights: dict[str, float] = {}
     for number, (batch, key) in enumerate(microbatches, start=1):
         sync_gradients(model, sync=number == len(microbatches))
         for term in objective.terms(model, batch, key):
-            (term.weight * term.nats * scale).backward()  # frees this term's graph before the next
+            loss = term.weight * term.nats * scale
+            torch.autograd.backward(loss)  # frees this term's graph before the next
             seen = term.nats.detach().double()
             nats[term.name] = nats[term.name] + seen if term.name in nats else seen
             weights[term.name] = term.weight

@@ -48,7 +48,7 @@ def trial(config: dict[str, Any], *, refs: StreamRefs) -> None:
 
 
 def resources(config: RunConfig, *, gpu: bool) -> list[dict[str, float]]:
-    """The placement-group bundle of a trial: its own device, or next to nothing beside its workers."""
+    """A trial's placement-group bundle: its own device, or next to nothing beside its workers."""
     if config.runtime.workers == 1:
         return [{"CPU": config.runtime.threads, "GPU": 1.0 if gpu else 0.0}]
     return [{"CPU": 0, "memory": MEMORY_ASKED}]
@@ -110,7 +110,8 @@ def _on_rank(
         checkpoints=Checkpoints(folder, run, place, keep=run.runtime.keep_checkpoints),
         should_stop=(folder / STOP_FILE).exists,
     )
-    return asdict(outcome)
+    peak = torch.cuda.max_memory_allocated() if place.device.type == "cuda" else None
+    return asdict(outcome) | {"peak_bytes": peak}
 
 
 def plain(report: Report) -> dict[str, Any]:

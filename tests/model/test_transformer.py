@@ -1,4 +1,4 @@
-"""The transformer against brute force: windows, causality, padding, initial weights, overfitting."""
+"""The transformer against brute force: windows, causality, padding, weights, overfitting."""
 
 import math
 
@@ -18,7 +18,9 @@ CPU = Place(torch.device("cpu"))
 
 
 def tokens(rows: int = 3, length: int = 16, seed: int = 0) -> torch.Tensor:
-    return torch.randint(0, VOCAB_SIZE, (rows, length), generator=torch.Generator().manual_seed(seed))
+    return torch.randint(
+        0, VOCAB_SIZE, (rows, length), generator=torch.Generator().manual_seed(seed)
+    )
 
 
 @pytest.mark.parametrize(("seq_len", "window"), [(16, 8), (17, 8), (9, 1), (8, None), (8, 20)])
@@ -107,10 +109,14 @@ def test_initial_weights_have_the_papers_scales():
             assert torch.equal(parameter, torch.ones_like(parameter))
             continue
         sigma = 1 / 256 if name == "embed.weight" else parameter.shape[1] ** -0.5
-        assert float(parameter.detach().std()) == pytest.approx(sigma * sigma_of_truncated, rel=0.03)
+        assert float(parameter.detach().std()) == pytest.approx(
+            sigma * sigma_of_truncated, rel=0.03
+        )
         assert float(parameter.detach().abs().max()) <= 2 * sigma
     again = build_model(config, CPU)
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True)
+    )
     other = build_model(config.model_copy(update={"seed": 1}), CPU)
     assert not torch.equal(model.head.weight, other.head.weight)
 
@@ -119,7 +125,8 @@ def test_a_model_of_the_papers_shape_overfits_one_batch():
     from dcray.config import RunConfig, override
 
     config = override(
-        RunConfig(), {"size": "72m", "data.seq_len": 16, "data.unique_tokens": 1000, "optim.lr": 2e-3}
+        RunConfig(),
+        {"size": "72m", "data.seq_len": 16, "data.unique_tokens": 1000, "optim.lr": 2e-3},
     ).resolved(vocab_size=50_258)
     model = build_model(config, CPU)
     optimizer = build_optimizer(model, config.optim)

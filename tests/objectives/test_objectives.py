@@ -28,7 +28,9 @@ class Spy:
 
 
 def batch(rows: int = 4, length: int = 64, seed: int = 0) -> tuple[Batch, torch.Tensor]:
-    tokens = torch.randint(0, MASK_ID, (rows, length + 1), generator=torch.Generator().manual_seed(seed))
+    tokens = torch.randint(
+        0, MASK_ID, (rows, length + 1), generator=torch.Generator().manual_seed(seed)
+    )
     key = torch.from_numpy(keyed.row_keys(seed, np.zeros(rows), np.arange(rows)))
     return Batch(tokens, torch.ones(rows), MASK_ID, torch.ones_like(tokens)), key
 
@@ -69,7 +71,9 @@ def test_padding_rows_count_for_nothing():
     padded = Batch(one.tokens, torch.tensor([1.0, 1.0, 0.0, 0.0]), MASK_ID, one.text_bytes)
     for name in plugins.names("objectives"):
         objective = plugins.load("objectives", name)
-        for term in objective.terms(build_model(tiny_config(data__seq_len=64, data__unique_tokens=999), CPU), padded, key):
+        for term in objective.terms(
+            build_model(tiny_config(data__seq_len=64, data__unique_tokens=999), CPU), padded, key
+        ):
             half = Batch(one.tokens[:2], torch.ones(2), MASK_ID)
             model = build_model(tiny_config(data__seq_len=64, data__unique_tokens=999), CPU)
             same = {t.name: t for t in objective.terms(model, half, key[:2])}[term.name]
@@ -94,7 +98,10 @@ def test_mdlm_validation_meets_exact_enumeration():
     """Every mask of a row of 6 tokens, every ratio by quadrature, on a real bidirectional model."""
     length, rows = 6, 2
     config = tiny_config(
-        objective="mdlm", data__seq_len=length, data__unique_tokens=100, runtime__precision="float64"
+        objective="mdlm",
+        data__seq_len=length,
+        data__unique_tokens=100,
+        runtime__precision="float64",
     )
     model = build_model(config, CPU)
     one, _ = batch(rows, length)

@@ -56,7 +56,10 @@ def test_gradients_do_not_depend_on_ranks_or_microbatches():
             others[f"rank {rank} of 2, {size}"] = found
     for case, found in others.items():
         for objective in OBJECTIVES:
-            assert relative_difference(found[objective], whole[objective]) <= 1e-5, (case, objective)
+            assert relative_difference(found[objective], whole[objective]) <= 1e-5, (
+                case,
+                objective,
+            )
     assert relative_difference(whole["ar"], whole["mir"]) > 0.01  # the comparison can tell
 
 
@@ -113,7 +116,7 @@ def test_two_ranks_train_as_one_and_take_over_its_checkpoint(tmp_path):
 
 
 def train_three(place, tmp_path, double):
-    """On two ranks: a whole run, the rest of a run that one rank began, the beginning of another."""
+    """On two ranks: a whole run, the rest of one that a single rank began, the start of one."""
     return [
         trained(place, tmp_path / "two", **double),
         trained(place, tmp_path / "begun", **double),

@@ -30,7 +30,7 @@ print("done", outcome.val_loss, flush=True)
 
 
 def test_killed_in_epoch_2_of_4_and_run_again(tmp_path):
-    """kill -9: every row is seen exactly 4 times, and the loss is the uninterrupted run's, bit for bit."""
+    """kill -9: every row is seen exactly 4 times, the loss is the undisturbed run's to the bit."""
     whole, _ = run_tiny(tiny_config())
     rows, done = [], []
     for attempt in range(2):
@@ -54,7 +54,7 @@ def test_killed_in_epoch_2_of_4_and_run_again(tmp_path):
     resumed_at = 11 - len(second)  # what was read and not yet saved is read again, nothing else
     assert 3 <= resumed_at <= 5
     used = Counter(i for batch in first[:resumed_at] + second for i in batch)
-    assert used == {row: 4 for row in range(22)}
+    assert used == dict.fromkeys(range(22), 4)
 
 
 @pytest.mark.parametrize("objective", ["ar", "mir", "mdlm"])

@@ -1,112 +1,19 @@
-"""The `dcray` command. Thin: parse, call one function, print. Nothing else prints.
-
-What is slow to import (Ray, torch, MLflow, pydantic) is imported inside the commands, so that
-`dcray --help` is quick.
-"""
+"""`dcray prepare`: text to a corpus."""
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
-from dcray import __version__, cluster
+from dcray.cli.console import err, out
 from dcray.errors import ConfigError
 
-BAD_INPUT = 2  # exit codes, with 0 done and 1 nothing usable came out
-STOPPED = 3
-INTERRUPTED = 130  # how typer passes a Ctrl-C on
-PACKAGES = (
-    "torch",
-    "ray",
-    "mlflow",
-    "optuna",
-    "numpy",
-    "scipy",
-    "pyarrow",
-    "tokenizers",
-    "tiktoken",
-)
 
-app = typer.Typer(
-    help="Find out what your pretraining data is worth: data-constrained studies on Ray.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    rich_markup_mode="rich",
-)
-out = Console(highlight=False, soft_wrap=True)
-err = Console(stderr=True, highlight=False, soft_wrap=True)
-
-
-def main() -> None:
-    """Run the command; a user's mistake is a line "error: ..." and exit code 2, no traceback."""
-    cluster.set_environment()
-    try:
-        code = app(standalone_mode=False)
-        if code == INTERRUPTED:
-            raise KeyboardInterrupt
-        sys.exit(code if isinstance(code, int) else 0)
-    except ConfigError as error:
-        for problem in error.problems:
-            err.print(f"error: {problem}", markup=False)
-        sys.exit(BAD_INPUT)
-    except (KeyboardInterrupt, typer.Abort):
-        err.print("stopped; run the same command again to go on", markup=False)
-        sys.exit(STOPPED)
-    except Exception as error:
-        show = getattr(error, "show", None)  # a missing option, an unknown command
-        if show is None:
-            raise
-        show()
-        sys.exit(BAD_INPUT)
-
-
-def _show_version(wanted: bool) -> None:
-    if not wanted:
-        return
-    import platform
-    from importlib.metadata import PackageNotFoundError, version
-
-    out.print(f"dcray {__version__}")
-    out.print(f"python {platform.python_version()}")
-    for package in PACKAGES:
-        try:
-            out.print(f"{package} {version(package)}")
-        except PackageNotFoundError:
-            out.print(f"{package} is not installed")
-    raise typer.Exit
-
-
-@app.callback()
-def _global(
-    plugin: Annotated[
-        list[Path] | None,
-        typer.Option("--plugin", help="A Python file with a plug-in; repeatable."),
-    ] = None,
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version",
-            callback=_show_version,
-            is_eager=True,
-            help="Versions that matter, and exit.",
-        ),
-    ] = False,
-) -> None:
-    for path in plugin or []:
-        from dcray import plugins
-
-        plugins.use_file(path)
-
-
-@app.command()
 def prepare(
     source: Annotated[
         str,
@@ -150,7 +57,7 @@ def prepare(
     counts = _counts(budgets=budgets, val_tokens=val_tokens)
     built = parse(source, _options(option))
     there = (folder / "manifest.json").exists()
-    with _progress() as on_progress:
+    with progress() as on_progress:
         manifest = prepare_corpus(
             built,
             folder,
@@ -195,7 +102,7 @@ def _options(pairs: list[str] | None) -> dict[str, Any]:
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[str, int, int | None], None]]:
+def progress() -> Iterator[Callable[[str, int, int | None], None]]:
     """A progress bar on the error stream; nothing where that is no terminal."""
     if not err.is_terminal:
         yield lambda stage, done, total: None

@@ -1,0 +1,112 @@
+"""The `dcray` command. Thin: parse, call one function, print. Nothing else prints.
+
+What is slow to import (Ray, torch, MLflow, pydantic) is imported inside the commands, so that
+`dcray --help` is quick.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dcray import __version__, cluster
+from dcray.cli.console import BAD_INPUT, STOPPED, err, out
+from dcray.cli.prepare import prepare
+from dcray.cli.quickstart import quickstart
+from dcray.cli.sizes import sizes
+from dcray.cli.train import train
+from dcray.errors import ConfigError
+
+INTERRUPTED = 130  # how typer passes a Ctrl-C on
+PACKAGES = (
+    "torch",
+    "ray",
+    "mlflow",
+    "optuna",
+    "numpy",
+    "scipy",
+    "pyarrow",
+    "tokenizers",
+    "tiktoken",
+)
+EXIT_CODES = (
+    "Exit codes: 0 done; 1 nothing usable came out; 2 bad input; 3 stopped by Ctrl-C or SIGTERM, "
+    "run the same command again to go on; 4 finished with failed runs."
+)
+
+app = typer.Typer(
+    help="Find out what your pretraining data is worth: data-constrained studies on Ray.",
+    epilog=EXIT_CODES,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    rich_markup_mode="rich",
+)
+app.command(epilog=EXIT_CODES)(quickstart)
+app.command(epilog=EXIT_CODES)(prepare)
+app.command(epilog=EXIT_CODES)(train)
+app.command()(sizes)
+
+
+def main() -> None:
+    """Run the command; a user's mistake is "error: ..." and exit code 2, never a traceback."""
+    cluster.set_environment()
+    try:
+        code = app(standalone_mode=False)
+        if code == INTERRUPTED:
+            raise KeyboardInterrupt
+        sys.exit(code if isinstance(code, int) else 0)
+    except ConfigError as error:
+        for problem in error.problems:
+            err.print(f"error: {problem}", markup=False)
+        sys.exit(BAD_INPUT)
+    except (KeyboardInterrupt, typer.Abort):
+        err.print("stopped; run the same command again to go on", markup=False)
+        sys.exit(STOPPED)
+    except Exception as error:
+        show = getattr(error, "show", None)  # a missing option, an unknown command
+        if show is None:
+            raise
+        show()
+        sys.exit(BAD_INPUT)
+
+
+def _show_version(wanted: bool) -> None:
+    if not wanted:
+        return
+    import platform
+    from importlib.metadata import PackageNotFoundError, version
+
+    out.print(f"dcray {__version__}")
+    out.print(f"python {platform.python_version()}")
+    for package in PACKAGES:
+        try:
+            out.print(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            out.print(f"{package} is not installed")
+    raise typer.Exit
+
+
+@app.callback()
+def _global(
+    plugin: Annotated[
+        list[Path] | None,
+        typer.Option("--plugin", help="A Python file with a plug-in; repeatable."),
+    ] = None,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            callback=_show_version,
+            is_eager=True,
+            help="Versions that matter, and exit.",
+        ),
+    ] = False,
+) -> None:
+    for path in plugin or []:
+        from dcray import plugins
+
+        plugins.use_file(path)

@@ -1,0 +1,242 @@
+"""`dcray train`: one configuration on a corpus, recorded, restartable; and its dry run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dcray.cli.console import BAD_INPUT, DONE, NOTHING, SOME_FAILED, STOPPED, err, out
+from dcray.errors import ConfigError
+
+if TYPE_CHECKING:
+    from dcray.config import RunConfig
+    from dcray.search.execute import Ended
+
+DirOption = Annotated[Path, typer.Option("--dir", help="Where the record and checkpoints live.")]
+UriOption = Annotated[
+    str | None,
+    typer.Option(help="MLflow's tracking URI; else MLFLOW_TRACKING_URI, else DIR/mlflow.db."),
+]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print the result alone.")]
+
+
+def train(
+    items: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[FILE.toml] [FIELD=VALUE ...]",
+            help="Configuration files and overrides, applied in this order.",
+        ),
+    ] = None,
+    corpus: Annotated[
+        Path | None, typer.Option(help="The corpus folder that dcray prepare made.")
+    ] = None,
+    study: Annotated[str, typer.Option(help="The study to record it in.")] = "train",
+    recipe: Annotated[
+        str | None, typer.Option(help="The recipe's name; else the objective's.")
+    ] = None,
+    directory: DirOption = Path("dcray-runs"),
+    tracking_uri: UriOption = None,
+    workers: Annotated[
+        str | None, typer.Option(help="GPUs (or CPU processes) for FSDP2: a number, or auto.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the cost and train nothing; needs no corpus.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Train one model, recorded in MLflow. The same command again goes on, or answers at once.
+
+    [bold]Examples[/bold]
+
+    dcray train size=60k data.unique_tokens=16k data.seq_len=128 batch_size=8 optim.lr=5e-3
+    optim.weight_decay=12.8 --corpus corpora/stdlib
+
+    dcray train mine.toml objective=mir seed=1 --corpus corpora/dclm --workers auto
+
+    dcray train size=1.4b optim.weight_decay=3.2 --dry-run
+    """
+    config = _config(items or [], workers)
+    if dry_run:
+        _dry_run(config, corpus, directory, tracking_uri, as_json=as_json)
+        return
+    if corpus is None:
+        raise ConfigError(
+            "--corpus must name a folder that dcray prepare made; --dry-run needs none"
+        )
+    ended = run_all(
+        [(recipe or config.objective.name, config)],
+        corpus,
+        study=study,
+        directory=directory,
+        tracking_uri=tracking_uri,
+        quiet=quiet or as_json,
+    )
+    if as_json:
+        out.print_json(json.dumps(_as_dict(ended[0])))
+    elif quiet:
+        from dcray.cli.view import outcome_line
+
+        out.print(outcome_line(ended[0]), markup=False)
+    else:
+        print_results(ended, directory, tracking_uri)
+    raise typer.Exit(exit_code(ended))
+
+
+def run_all(
+    wanted: Sequence[tuple[str, RunConfig]],
+    corpus: Path,
+    *,
+    study: str,
+    directory: Path,
+    tracking_uri: str | None,
+    quiet: bool,
+) -> list[Ended]:
+    """Every (recipe, configuration) answered from the record or trained, watched on the screen."""
+    from dcray.cli.view import live_view
+    from dcray.corpus.manifest import Corpus
+    from dcray.search.execute import execute, request
+    from dcray.track.store import Store
+
+    opened = Corpus.open(corpus)
+    requests = [request(config, opened, study=study, recipe=name) for name, config in wanted]
+    with (
+        Store.open(directory, study=study, tracking_uri=tracking_uri) as store,
+        live_view(quiet=quiet) as view,
+    ):
+        return execute(requests, opened, store, directory=directory, view=view)
+
+
+def exit_code(ended: Sequence[Ended]) -> int:
+    """0 all done; 3 something was stopped; 2 all refused; 1 nothing usable; 4 some failed."""
+    states = {one.state for one in ended}
+    if "stopped" in states:
+        return STOPPED
+    if states <= {"complete", "answered"}:
+        return DONE
+    if states & {"complete", "answered"}:
+        return SOME_FAILED
+    return BAD_INPUT if states == {"refused"} else NOTHING
+
+
+def print_results(ended: Sequence[Ended], directory: Path, tracking_uri: str | None) -> None:
+    """How each run ended, what went wrong, and how to look at the record."""
+    from dcray.cli.view import outcome_line
+    from dcray.track.connect import redacted, resolve_uri
+
+    for one in ended:
+        out.print(outcome_line(one), markup=False)
+        if one.traceback:
+            err.print(one.traceback.rstrip(), markup=False)
+    if any(one.state == "stopped" for one in ended):
+        out.print("stopped; run the same command again to go on", markup=False)
+    uri = redacted(resolve_uri(directory, tracking_uri))
+    if uri.startswith("http"):
+        out.print(f"record: {uri}", markup=False)
+    else:
+        out.print(
+            f"compare runs: mlflow ui --backend-store-uri {uri} --host 127.0.0.1", markup=False
+        )
+
+
+def _config(items: list[str], workers: str | None) -> RunConfig:
+    """The configuration of files and overrides; every problem of all of them at once."""
+    from dcray.config import RunConfig, override, parse_assignments, read_toml
+
+    changes: dict[str, Any] = {}
+    for item in items:
+        is_file = item.endswith(".toml") and "=" not in item
+        changes |= read_toml(item) if is_file else parse_assignments([item])
+    if workers is not None:
+        changes["runtime.workers"] = int(workers) if workers.isdigit() else workers
+    return override(RunConfig(), changes)
+
+
+def _dry_run(
+    config: RunConfig,
+    corpus: Path | None,
+    directory: Path,
+    tracking_uri: str | None,
+    *,
+    as_json: bool,
+) -> None:
+    from dcray.search.plan import estimate
+    from dcray.sizes import usual_vocab_size
+
+    if config.model.vocab_size:
+        vocab_size, source = config.model.vocab_size, "model.vocab_size"
+    elif corpus is not None:
+        from dcray.corpus.manifest import Corpus
+
+        vocab_size, source = Corpus.open(corpus).vocab_size, "the corpus"
+    else:
+        vocab_size, source = usual_vocab_size(config.size_name), "usual for this size"
+    resolved = config.resolved(vocab_size=vocab_size)
+    found = estimate(resolved, device=_device(config), measured=_measured(directory, tracking_uri))
+    if as_json:
+        record = found.to_dict() | {"vocab_size": vocab_size, "config": resolved.to_dict()}
+        out.print_json(json.dumps(record))
+        return
+    from dcray.cli.view import duration
+
+    f, gib = found.fields, 2**30
+    rows = {
+        "model": f"{f['size']}, {f['num_params']:,} parameters, {f['num_non_embedding_params']:,} "
+        f"without embeddings; vocabulary {vocab_size:,} ({source})",
+        "data": f"{f['unique_tokens']:,} unique tokens in {f['num_rows']:,} rows x "
+        f"{f['num_epochs']} epochs = {f['train_tokens']:,} tokens seen",
+        "steps": f"{f['num_steps']:,} of {f['batch_size']} sequences = {f['num_workers']} x "
+        f"{f['num_microbatches']} micro-batches of {f['microbatch_size']}; "
+        f"warm-up {f['warmup_steps']:,}",
+        "tau": f"{f['tau']:.3g} epochs (decay timescale)",
+        "FLOPs": f"{f['training_flops']:.3e} exact causal, {f['flops_6nd']:.3e} by 6ND",
+        "memory": f"{f['memory_bytes'] / gib:.2f} GiB a device: {f['state_bytes'] / gib:.2f} of "
+        f"weights and optimizer, {f['activation_bytes'] / gib:.2f} of activations",
+        "checkpoint": f"{f['checkpoint_bytes'] / 1e9:.3g} GB on disk",
+        "time": f"{duration(found.seconds)} on {f['num_workers']} x {found.device} "
+        f"(from {found.seconds_from})",
+    }
+    for name, text in rows.items():
+        out.print(f"{name:<11} {text}", markup=False)
+
+
+def _device(config: RunConfig) -> str:
+    if config.runtime.device != "auto":
+        return config.runtime.device
+    import torch
+
+    from dcray.sizes import PAPER_SIZES
+
+    return "cuda" if torch.cuda.is_available() or config.size_name in PAPER_SIZES else "cpu"
+
+
+def _measured(directory: Path, tracking_uri: str | None) -> list[Any]:
+    """Every result of this store; none where there is no store yet."""
+    from dcray.track import runs
+    from dcray.track.connect import resolve_uri
+
+    local = resolve_uri(directory, tracking_uri).startswith("sqlite")
+    if local and not (directory / "mlflow.db").exists():
+        return []
+    names = runs.studies(directory, tracking_uri=tracking_uri)
+    return [
+        row
+        for name in names
+        for row in runs.every_result(directory, study=name, tracking_uri=tracking_uri)
+    ]
+
+
+def _as_dict(ended: Ended) -> dict[str, Any]:
+    return {
+        "key": ended.request.name,
+        "state": ended.state,
+        "val_loss": ended.val_loss,
+        "val_bpb": ended.val_bpb,
+        "run_id": ended.run_id,
+        "reason": ended.reason,
+    }

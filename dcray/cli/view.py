@@ -1,0 +1,150 @@
+"""What a person watches while runs train: a live table on a terminal, else plain lines."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from dcray.cli.console import err
+from dcray.search.execute import Ended, Request
+from dcray.train.progress import Report
+
+PLAIN_SECONDS = 10.0  # between two plain lines of one run
+COLUMNS = ("run", "epoch", "step", "train loss", "val loss", "tokens/s", "left", "state")
+
+
+class _State:
+    """The last that is known of one run."""
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.report: Report | None = None
+        self.train_loss: float | None = None
+        self.val_loss: float | None = None
+        self.word = "waiting"
+        self.printed_at = 0.0
+
+    def take(self, report: Report) -> None:
+        self.report, self.word = report, "training"
+        for point in report.points:
+            self.train_loss = point.values.get("train/loss", self.train_loss)
+            self.val_loss = point.values.get("val/loss", self.val_loss)
+
+    def cells(self) -> tuple[str, ...]:
+        said, epochs = self.report, self.request.config.num_epochs
+        if said is None:
+            return (label(self.request), "", "", "", _loss(self.val_loss), "", "", self.word)
+        left = (said.num_steps - said.step) / max(said.step, 1) * said.seconds
+        training = self.word == "training"
+        return (
+            label(self.request),
+            f"{said.epoch:.1f}/{epochs}",
+            f"{said.step:,}/{said.num_steps:,}",
+            _loss(self.train_loss),
+            _loss(self.val_loss),
+            f"{said.tokens_per_second:,.0f}",
+            duration(left) if training and said.step > 4 else "",
+            self.word,
+        )
+
+
+class LiveView:
+    """The live table, or plain lines; everything goes to the error stream."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self.quiet, self.states = quiet, dict[str, _State]()
+        self.live: Any = None
+
+    def note(self, text: str) -> None:
+        if not self.quiet:
+            err.print(text, markup=False)
+
+    def begin(self, request: Request, run: Any) -> None:
+        self.states[request.name] = _State(request)
+        place = run.runtime
+        what = "GPU" if place.device == "cuda" else "CPU thread"
+        count = place.workers * (1 if place.device == "cuda" else place.threads)
+        micro = f"micro-batches of {place.microbatch_size} of {run.batch_size} sequences"
+        self.note(f"{label(request)}: {count} {what}{'s' * (count > 1)}, {micro}")
+        self._refresh()
+
+    def report(self, request: Request, report: Report) -> None:
+        state = self.states[request.name]
+        state.take(report)
+        now = time.monotonic()
+        if self.live is None and now - state.printed_at >= PLAIN_SECONDS:
+            state.printed_at = now
+            run, epoch, step, loss, val, rate, left, _ = state.cells()
+            text = f"{run}: epoch {epoch}, step {step}, train loss {loss or '-'}, {rate} tokens/s"
+            text += f", val loss {val}" if val else ""
+            self.note(text + (f", {left} left" if left else ""))
+        self._refresh()
+
+    def end(self, ended: Ended) -> None:
+        state = self.states.setdefault(ended.request.name, _State(ended.request))
+        state.word, state.val_loss = ended.state, ended.val_loss
+        self._refresh()
+
+    def table(self) -> Any:
+        """The runs as a rich table."""
+        from rich.table import Table
+
+        table = Table(box=None, pad_edge=False)
+        for column in COLUMNS:
+            table.add_column(column, justify="left" if column in ("run", "state") else "right")
+        for state in self.states.values():
+            table.add_row(*state.cells())
+        return table
+
+    def _refresh(self) -> None:
+        if self.live is not None:
+            self.live.update(self.table())
+
+
+@contextmanager
+def live_view(*, quiet: bool) -> Iterator[LiveView]:
+    """A view that is live where the error stream is a terminal."""
+    view = LiveView(quiet=quiet)
+    if quiet or not err.is_terminal:
+        yield view
+        return
+    from rich.live import Live
+
+    with Live(view.table(), console=err, refresh_per_second=4) as view.live:
+        yield view
+    view.live = None
+
+
+def label(request: Request) -> str:
+    """ "226k 64k mir seed 42": how a run is called on the screen."""
+    cell = request.key.cell
+    from dcray.sections import count_label
+
+    return f"{cell.size} {count_label(cell.unique_tokens)} {cell.recipe} seed {request.key.seed}"
+
+
+def outcome_line(ended: Ended) -> str:
+    """One sentence about how a run ended."""
+    name = label(ended.request)
+    if ended.val_loss is None:
+        return f"{name}: {ended.state}" + (f", {ended.reason}" if ended.reason else "")
+    bound = ended.request.config.objective.build().bound
+    bpb = "" if ended.val_bpb is None else f", {ended.val_bpb:.4f} bits per byte"
+    how = "already on record" if ended.state == "answered" else "done"
+    bound_text = f" ({bound})" if bound else ""
+    return f"{name}: {how}, val loss {ended.val_loss:.4f} nats per token{bound_text}{bpb}"
+
+
+def duration(seconds: float) -> str:
+    """ "42 s", "5 min", "3.2 h", "12 days"."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    if seconds < 5_400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:,.0f} days"
+
+
+def _loss(value: float | None) -> str:
+    return "" if value is None else f"{value:.4f}"

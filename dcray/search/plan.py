@@ -1,0 +1,107 @@
+"""What a run will take, before anything is trained: parameters, steps, FLOPs, memory, time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from dcray.config import RunConfig
+from dcray.search.place import CPU_BATCH_BYTES, CPU_CORE_FLOPS
+from dcray.sizes import num_non_embedding_params, num_params
+from dcray.track.rows import Row
+from dcray.train.cost import fitting_microbatch, memory, training_flops
+
+H100_FLOPS = 3.8e14  # useful FLOP/s in bf16, a cautious share (38 %) of the card's 989e12
+H100_BYTES = 80e9
+TABLE = "the table in search/plan.py: 40 GFLOP/s a CPU thread, 380 TFLOP/s an H100"
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A run's cost; `seconds_from` says where the expected time comes from."""
+
+    device: str
+    fields: dict[str, Any]
+    seconds: float
+    seconds_from: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON types."""
+        return {
+            **self.fields,
+            "device": self.device,
+            "expected_seconds": self.seconds,
+            "expected_seconds_from": self.seconds_from,
+        }
+
+
+def estimate(config: RunConfig, *, device: str, measured: Iterable[Row] = ()) -> Estimate:
+    """The cost of a resolved configuration on `device` ("cpu" or "cuda").
+
+    measured: results of this store; one of the same size, objective and kind of device gives the
+    expected time, else the stated table does.
+    """
+    assert config.model.vocab_size is not None, "resolve the configuration first"
+    half = device == "cuda"
+    workers = config.runtime.workers if isinstance(config.runtime.workers, int) else 1
+    micro = config.runtime.microbatch_size or fitting_microbatch(
+        config,
+        world_size=workers,
+        available=H100_BYTES if half else CPU_BATCH_BYTES,
+        half=half,
+    )
+    shape, vocab_size = config.shape, config.model.vocab_size
+    bytes_needed = memory(config, world_size=workers, microbatch_size=micro, half=half)
+    count, flops = num_params(shape, vocab_size), training_flops(config)
+    seconds, source = _seconds(config, device, workers, flops, list(measured))
+    fields = {
+        "size": config.size_name,
+        "objective": config.objective.name,
+        "num_params": count,
+        "num_non_embedding_params": num_non_embedding_params(shape),
+        "unique_tokens": config.unique_tokens,
+        "num_rows": config.data.num_rows,
+        "num_epochs": config.num_epochs,
+        "num_steps": config.num_steps,
+        "warmup_steps": config.schedule.warmup_steps,
+        "batch_size": config.batch_size,
+        "num_workers": workers,
+        "microbatch_size": micro,
+        "num_microbatches": config.batch_size // (workers * micro),
+        "train_tokens": config.train_tokens,
+        "tau": config.tau,
+        "training_flops": flops,
+        "flops_6nd": 6.0 * count * config.train_tokens,
+        "state_bytes": bytes_needed.state,
+        "activation_bytes": bytes_needed.activations,
+        "memory_bytes": bytes_needed.total,
+        "checkpoint_bytes": 12.0 * count,
+    }
+    return Estimate(device, fields, seconds, source)
+
+
+def _seconds(
+    config: RunConfig, device: str, workers: int, flops: float, measured: list[Row]
+) -> tuple[float, str]:
+    rates = [rate for row in measured if (rate := _rate(row, config, device, workers))]
+    if rates:
+        rates.sort()
+        rate = rates[len(rates) // 2]
+        many = f"{len(rates)} run{'s' if len(rates) > 1 else ''}"
+        return config.train_tokens / rate, f"{many} of this store, {rate:,.0f} tokens/s"
+    per_device = H100_FLOPS if device == "cuda" else CPU_CORE_FLOPS * config.runtime.threads
+    return flops / (per_device * workers), TABLE
+
+
+def _rate(row: Row, config: RunConfig, device: str, workers: int) -> float | None:
+    """A result's tokens/s, where it is of the same size, objective and kind of place."""
+    alike = (
+        row.state == "complete"
+        and row.size == config.size_name
+        and row.tags.get("objective") == config.objective.name
+        and row.tags.get("world_size") == str(workers)
+        and row.tags.get("device_type") == device
+        and (device == "cuda" or row.tags.get("threads") == str(config.runtime.threads))
+    )
+    return row.metrics.get("tokens_per_second") if alike else None

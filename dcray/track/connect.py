@@ -1,0 +1,257 @@
+"""A connection to the record: which MLflow, checked before any work, and silent."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from filelock import FileLock, Timeout
+
+from dcray.cluster import set_environment
+from dcray.errors import ConfigError
+
+T = TypeVar("T")
+
+QUIET = {  # defaults only: what the user has set stays
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",  # its retries take minutes and block; ours buffer
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
+}
+SCHEMES = ("sqlite", "http", "https", "postgresql", "mysql", "mssql")
+LOCK_SECONDS = 180.0  # longer than a holder waits for a record that is away
+PERMANENT = {  # error codes that no waiting cures
+    "INVALID_PARAMETER_VALUE",
+    "RESOURCE_DOES_NOT_EXIST",
+    "RESOURCE_ALREADY_EXISTS",
+    "INVALID_STATE",
+    "PERMISSION_DENIED",
+    "UNAUTHENTICATED",
+    "ENDPOINT_NOT_FOUND",
+    "NOT_IMPLEMENTED",
+}
+
+
+class RecordAwayError(RuntimeError):
+    """The record could not be reached for the stated time; what was buffered is kept."""
+
+
+@dataclass(frozen=True)
+class Connection:
+    """An MLflow client, the address it speaks to, and the directory beside it."""
+
+    client: Any
+    uri: str
+    directory: Path
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """The lock under which processes of this directory make what must exist once.
+
+        Raises RecordAwayError where another process holds it for three minutes.
+        """
+        path = self.directory / "mlflow.lock"
+        try:
+            with FileLock(path, timeout=LOCK_SECONDS):
+                yield
+        except Timeout:
+            raise RecordAwayError(
+                f"{path} was held by another process for {LOCK_SECONDS:g} s; end that process"
+            ) from None
+
+    @property
+    def address(self) -> str:
+        """The tracking URI without its password: for people and for files."""
+        return redacted(self.uri)
+
+
+def resolve_uri(directory: Path, tracking_uri: str | None) -> str:
+    """The tracking URI: the argument, else MLFLOW_TRACKING_URI, else DIR/mlflow.db.
+
+    Raises ConfigError for a file store, which this MLflow refuses, and for an unknown scheme.
+    """
+    default = f"sqlite:///{directory.absolute() / 'mlflow.db'}"
+    uri = tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or default
+    scheme = uri.partition(":")[0].partition("+")[0] if "://" in uri or ":" in uri else "file"
+    if scheme == "file":
+        raise ConfigError(
+            f'tracking_uri must name a database or a server, got the file store "{uri}"; '
+            f"write {default} or http://HOST:PORT"
+        )
+    if scheme not in SCHEMES:
+        raise ConfigError(
+            f'tracking_uri must begin with one of {", ".join(SCHEMES)}, got "{uri}"; '
+            f"write {default} or http://HOST:PORT"
+        )
+    if scheme == "sqlite" and not sqlite_path(uri).name:
+        raise ConfigError(f'tracking_uri must name a file, got "{uri}"; write {default}')
+    return uri
+
+
+def sqlite_path(uri: str) -> Path:
+    """The database file of a sqlite URI."""
+    path = uri.partition(":///")[2].partition("?")[0]
+    return Path("" if path == ":memory:" else path)
+
+
+def is_local(uri: str) -> bool:
+    """Whether a driver on another node could not write there: SQLite, or a loopback server."""
+    host = uri.partition("://")[2].rpartition("@")[2].partition("/")[0].lower()
+    loopback = ("localhost", "127.", "[::1]", "0.0.0.0")
+    return uri.startswith("sqlite") or host.startswith(loopback)
+
+
+def redacted(uri: str) -> str:
+    """The URI with *** for its password."""
+    return re.sub(r"(://[^:/@]*):[^@/]*@", r"\1:***@", uri)
+
+
+def connect(directory: Path, tracking_uri: str | None, *, create: bool) -> Connection:
+    """A connection that has answered once.
+
+    With `create`, the directory and the database are made, or migrated, under a file lock, so that
+    several processes may open a fresh record at once. Without it, what is not there is refused.
+    Raises ConfigError where it cannot be used: before any work.
+    """
+    directory = Path(directory).absolute()
+    uri = resolve_uri(directory, tracking_uri)
+    if create:
+        _make_writable(directory, "the directory of the record")
+    database = sqlite_path(uri).absolute() if uri.startswith("sqlite") else None
+    if database is not None and not create and not database.is_file():
+        raise ConfigError(
+            f"there is no record at {database}; give --dir or --tracking-uri of one, "
+            f"or run dcray train or dcray search first"
+        )
+    if database is not None and create:
+        _make_writable(database.parent, "the directory of tracking_uri")
+        if database.exists() and not os.access(database, os.W_OK):
+            raise ConfigError(f"{database} must be writable; this user may only read it")
+    connection = Connection(None, uri, directory)
+    if not os.access(directory, os.W_OK):
+        return replace(connection, client=_client(uri, create=create))
+    with connection.lock():  # a reader too: it may meet tables that are only half made
+        return replace(connection, client=_client(uri, create=create))
+
+
+def _make_writable(directory: Path, what: str) -> None:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"{what} must be one that can be made and written, got {directory} "
+            f"({error.strerror}); give --dir another"
+        ) from None
+    if not os.access(directory, os.W_OK | os.X_OK):
+        raise ConfigError(
+            f"{what} must be writable, got {directory}, which this user may only read; "
+            f"give --dir another"
+        )
+
+
+def _client(uri: str, *, create: bool) -> Any:
+    """An MlflowClient that has answered; the first of a fresh database creates its tables."""
+    silence()
+    from mlflow import MlflowClient
+    from mlflow.exceptions import MlflowException
+
+    try:
+        client = MlflowClient(tracking_uri=uri)
+        silence_loggers()
+        client.search_experiments(max_results=1)
+    except MlflowException as error:
+        if "database schema" in str(error) and uri.startswith("sqlite"):
+            return _migrated(uri, create=create)
+        raise ConfigError(_no_answer(uri, error)) from None
+    except Exception as error:  # drivers raise what they like; the sentence is the same
+        raise ConfigError(_no_answer(uri, error)) from None
+    return client
+
+
+def _no_answer(uri: str, error: Exception) -> str:
+    return (
+        f"tracking_uri {redacted(uri)} does not answer ({first_line(error)}); "
+        f"start that server, or leave tracking_uri out to use DIR/mlflow.db"
+    )
+
+
+def _migrated(uri: str, *, create: bool) -> Any:
+    """A client on an older MLflow's database, migrated in place; called under the lock."""
+    from mlflow import MlflowClient
+    from mlflow.store.db import utils
+
+    if not create:
+        raise ConfigError(
+            f"the database of {redacted(uri)} has another MLflow's schema; "
+            f"dcray train or dcray search migrates it"
+        )
+    try:
+        utils._upgrade_db(utils.create_sqlalchemy_engine_with_retry(uri))
+        client = MlflowClient(tracking_uri=uri)
+        client.search_experiments(max_results=1)
+    except Exception as error:
+        raise ConfigError(
+            f"the database of {redacted(uri)} was written by another MLflow and cannot be migrated "
+            f"({first_line(error)}); install an MLflow at least as new as the one that wrote it"
+        ) from None
+    return client
+
+
+def silence() -> None:
+    """Set the environment that must stand before `import mlflow`, and quiet its loggers."""
+    set_environment()
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+    silence_loggers()
+
+
+def silence_loggers() -> None:
+    """MLflow logs a stack trace for each try at a locked database; we say what matters."""
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    logging.getLogger("mlflow").setLevel(logging.ERROR)
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text, at most 300 characters."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0][:300]
+
+
+def waiting_helps(error: BaseException) -> bool:
+    """Whether the same call may succeed later: a lock or a server away, not a refusal."""
+    code = getattr(error, "error_code", None)
+    if code is not None:
+        return code not in PERMANENT
+    if isinstance(error, (FileNotFoundError, IsADirectoryError, PermissionError)):
+        return False
+    return isinstance(error, OSError) or type(error).__module__.startswith(
+        ("sqlalchemy", "sqlite3")
+    )
+
+
+def patiently(call: Callable[[], T], *, seconds: float) -> T:
+    """call(), tried again with growing pauses while the record is locked or away.
+
+    Raises RecordAwayError after `seconds`; a refusal is raised at once, as it came.
+    """
+    deadline = time.monotonic() + seconds
+    pause = 0.2
+    while True:
+        try:
+            return call()
+        except Exception as error:
+            if not waiting_helps(error):
+                raise
+            if time.monotonic() + pause > deadline:
+                raise RecordAwayError(
+                    f"the record did not answer for {seconds:g} s: {first_line(error)}"
+                ) from error
+        time.sleep(pause)
+        pause = min(2 * pause, 5.0)

@@ -1,0 +1,160 @@
+"""Who may train a cell, and what becomes of runs whose driver died.
+
+The lease of a cell lies in the tags of its parent run: owner, attempt, heartbeat. On one machine it
+is taken under a file lock; between machines that share a server the last writer is asked again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+from dcray.track import runs
+from dcray.track.connect import Connection, patiently
+from dcray.track.owner import Owner, this_process
+from dcray.track.points import Cell
+from dcray.track.writer import Write, Writer
+
+SETTLE_SECONDS = 0.5  # between machines: long enough for a rival's write to arrive
+RELEASE_SECONDS = 20.0
+_FINAL = {"complete": "FINISHED", "diverged": "FAILED", "failed": "FAILED"}
+
+
+class CellHeldError(Exception):
+    """Another living driver holds the cell: skip it, and say who."""
+
+    def __init__(self, cell: Cell, owner: Owner, heartbeat: float | None) -> None:
+        self.cell, self.owner, self.heartbeat = cell, owner, heartbeat
+        super().__init__(f"{cell.name} is held by {owner}")
+
+
+class Lease:
+    """A cell that is ours until the block ends: then FINISHED, or FAILED after an exception."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        writer: Writer,
+        cell: Cell,
+        run_id: str,
+        attempt: str,
+        registry: dict[str, Lease],
+    ) -> None:
+        self.cell = cell
+        self.run_id = run_id
+        self.attempt = attempt
+        self._connection = connection
+        self._writer = writer
+        self._registry = registry  # of what the store holds
+        self._released = False
+        registry[run_id] = self
+
+    def held(self) -> bool:
+        """Whether it is still ours: False where another driver thought us dead and took over."""
+        run = patiently(
+            lambda: self._connection.client.get_run(self.run_id), seconds=RELEASE_SECONDS
+        )
+        return bool(run.data.tags.get("dcray.attempt") == self.attempt)
+
+    def release(self, status: str = "FINISHED", *, seconds: float | None = RELEASE_SECONDS) -> bool:
+        """Give it back; `status` (FINISHED, KILLED, FAILED) becomes the parent run's.
+
+        Waits `seconds` for the record; None only queues it, for a caller that drains all.
+        """
+        if self._released:
+            return True
+        self._released = True
+        self._writer.rest(self.run_id)
+        self._registry.pop(self.run_id, None)
+        self._writer.put(Write(self.run_id, self.attempt, status=status))
+        if seconds is None:
+            return False
+        if self._writer.drain(self.run_id, seconds=seconds):
+            return True
+        self._writer.spill(self.run_id)
+        return False
+
+    def __enter__(self) -> Lease:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.release()
+        else:
+            self.release("FAILED" if isinstance(error, Exception) else "KILLED")
+
+
+def take(connection: Connection, cell: Cell, run_id: str, attempt: str) -> None:
+    """Write our name on the lease of a cell; called under the lock. Raises CellHeldError."""
+    run = connection.client.get_run(run_id)
+    _refuse_if_held(cell, run, attempt)
+    _set_tags(
+        connection,
+        run_id,
+        {
+            "dcray.owner": this_process().to_json(),
+            "dcray.attempt": attempt,
+            "dcray.heartbeat": str(time.time()),
+            "dcray.reason": "",
+        },
+    )
+    connection.client.update_run(run_id, status="RUNNING")
+    if connection.uri.startswith("http"):
+        time.sleep(SETTLE_SECONDS)
+        _refuse_if_held(cell, connection.client.get_run(run_id), attempt)
+
+
+def settle(connection: Connection, experiment_id: str, *, attempt: str) -> list[str]:
+    """End the RUNNING runs of an experiment whose owner is dead; the ids of those it ended.
+
+    Runs that carry no owner of ours are left alone.
+    """
+    settled: list[str] = []
+    for run in list(runs.search(connection, experiment_id, "attributes.status = 'RUNNING'")):
+        tags = run.data.tags
+        owner = Owner.from_json(tags.get("dcray.owner"))
+        if owner is None or tags.get("dcray.attempt") == attempt:
+            continue
+        if owner.alive(heartbeat_of(tags)):
+            continue
+        status = "FINISHED" if tags.get("dcray.complete") == "true" else None
+        status = status or _FINAL.get(tags.get("dcray.state", ""), "KILLED")
+        if status == "KILLED":
+            reason = f"{owner} is gone; settled at the next start"
+            _set_tags(
+                connection,
+                run.info.run_id,
+                {"dcray.state": "interrupted", "dcray.reason": reason},
+            )
+        connection.client.set_terminated(run.info.run_id, status)
+        settled.append(run.info.run_id)
+    return settled
+
+
+def heartbeat_of(tags: Mapping[str, str]) -> float | None:
+    """The instant of the last heartbeat, None where there was none."""
+    text = tags.get("dcray.heartbeat")
+    return float(text) if text else None
+
+
+def _refuse_if_held(cell: Cell, run: Any, attempt: str) -> None:
+    tags = run.data.tags
+    owner = Owner.from_json(tags.get("dcray.owner"))
+    heartbeat = heartbeat_of(tags)
+    if owner is None or run.info.status != "RUNNING" or tags.get("dcray.attempt") == attempt:
+        return
+    if owner != this_process() and owner.alive(heartbeat):
+        raise CellHeldError(cell, owner, heartbeat)
+
+
+def _set_tags(connection: Connection, run_id: str, tags: Mapping[str, str]) -> None:
+    from mlflow.entities import RunTag
+
+    connection.client.log_batch(run_id, tags=[RunTag(name, text) for name, text in tags.items()])

@@ -1,0 +1,294 @@
+"""The driver's only writer: experiment = study, parent run = cell, child run = result.
+
+    with Store.open(Path("dcray-runs"), study="dclm") as store:
+        with store.claim(cell):                                   # nobody else trains this cell
+            if store.find(key) is None:
+                with store.begin(key, config=..., params=...) as result:
+                    result.log(points)                            # microseconds: a thread writes
+                    result.finish({"val_loss": 3.1, "val_bpb": 1.0})
+
+A block that ends without finish() or diverge() leaves its run FAILED (an exception, with its
+traceback) or KILLED (to be continued); only finish() makes it FINISHED.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+from dcray.errors import ConfigError
+from dcray.track import runs
+from dcray.track.connect import Connection, connect, patiently
+from dcray.track.lease import Lease, settle, take
+from dcray.track.owner import Owner, this_process
+from dcray.track.points import FORMAT, Cell, Key, run_name
+from dcray.track.provenance import provenance
+from dcray.track.result import Result
+from dcray.track.rows import Row, newest_complete, row_of
+from dcray.track.writer import Write, Writer, replay
+
+T = TypeVar("T")
+
+EXPERIMENT_TAGS = {
+    "dcray.format": str(FORMAT),
+    "mlflow.experimentKind": "custom_model_development",  # its page opens on runs, not on traces
+}
+PATIENCE_SECONDS = 150.0  # how long a call waits for a record that is locked or away
+CLOSE_SECONDS = 20.0  # how long close() waits before it leaves the rest on disk
+
+
+class Store:
+    """The record of one study, open for writing by this process."""
+
+    def __init__(self, connection: Connection, study: str, experiment_id: str) -> None:
+        self.connection = connection
+        self.study = study
+        self.experiment_id = experiment_id
+        self.attempt = uuid.uuid4().hex[:12]  # of this driver; what it writes carries it
+        self.writer = Writer(connection)
+        self._open: dict[str, Result] = {}
+        self._leases: dict[str, Lease] = {}
+        self._parents: dict[Cell, str] = {}
+        self._provenance: dict[str, str] | None = None
+        atexit.register(self.close)
+
+    @classmethod
+    def open(cls, directory: Path, *, study: str, tracking_uri: str | None = None) -> Store:
+        """The record under `directory`, made where it is not there yet.
+
+        First writes what a dead driver left on disk, then settles the runs it left RUNNING.
+        Where: `tracking_uri`, else MLFLOW_TRACKING_URI, else DIR/mlflow.db with DIR/artifacts.
+        Raises ConfigError, before any work, where that cannot be written.
+        """
+        Cell(study, "-", 1, "-")  # the name is checked before anything is made
+        connection = connect(Path(directory), tracking_uri, create=True)
+        with connection.lock():
+            experiment_id = patiently(
+                lambda: _experiment(connection, study), seconds=PATIENCE_SECONDS
+            )
+            patiently(lambda: replay(connection), seconds=PATIENCE_SECONDS)
+        store = cls(connection, study, experiment_id)
+        store.settle_orphans()
+        return store
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def address(self) -> str:
+        """The tracking URI without its password: for people, and for `mlflow ui`."""
+        return self.connection.address
+
+    def settle_orphans(self) -> list[str]:
+        """Settle the runs of this study that say RUNNING though their owner is dead; their ids.
+
+        They become KILLED, with a reason; what had finished becomes FINISHED.
+        """
+        return self._wait(lambda: settle(self.connection, self.experiment_id, attempt=self.attempt))
+
+    def cell(self, cell: Cell, *, tags: Mapping[str, Any] | None = None) -> str:
+        """The id of the cell's parent run, made with `tags` where it is not there yet."""
+        assert cell.study == self.study, (cell, self.study)
+        if cell not in self._parents:
+            with self.connection.lock():
+                self._parents[cell] = self._wait(lambda: self._parent(cell, tags or {}))
+        return self._parents[cell]
+
+    def claim(self, cell: Cell, *, tags: Mapping[str, Any] | None = None) -> Lease:
+        """The lease of a cell; a dead owner's is taken over. Raises CellHeldError: by whom."""
+        run_id = self.cell(cell, tags=tags)
+        with self.connection.lock():
+            self._wait(lambda: take(self.connection, cell, run_id, self.attempt))
+        self.writer.beat(run_id)
+        return Lease(self.connection, self.writer, cell, run_id, self.attempt, self._leases)
+
+    def find(self, key: Key) -> Row | None:
+        """The result with this key in whatever state it is; a complete one before all others."""
+        found = self._wait(lambda: self._runs_of(key))
+        return newest_complete([row_of(self.study, run) for run in found]) if found else None
+
+    def begin(
+        self,
+        key: Key,
+        *,
+        config: Mapping[str, Any],
+        params: Mapping[str, Any],
+        tags: Mapping[str, Any] | None = None,
+        manifest: Mapping[str, Any] | None = None,
+    ) -> Result:
+        """The result with this key, open: a new run, or the one that was interrupted or failed.
+
+        `params` become flat columns (num_epochs, weight_decay, lr, tau, num_params, ...); size,
+        unique_tokens, recipe and seed are added from the key. `tags`: device, threads, world_size,
+        microbatch_size, corpus_hash; commit and versions are added. `config` and `manifest` become
+        artifacts. Raises ConfigError where a living process has it open, ValueError where it is
+        complete: ask find() first.
+        """
+        parent = self.cell(key.cell)
+        columns = _texts({**params, **_columns(key)})
+        marks = self._marks(key, parent, tags or {})
+        with self.connection.lock():
+            run_id, recorded, known = self._wait(
+                lambda: self._child(key, run_name(key, params), marks)
+            )
+        texts = {"config.json": json.dumps(config, indent=1, sort_keys=True)}
+        if manifest is not None:
+            texts["manifest.json"] = json.dumps(manifest, indent=1, sort_keys=True)
+        new = {name: text for name, text in columns.items() if name not in known}
+        self.writer.put(Write(run_id, self.attempt, params=new, texts=texts))
+        self.writer.beat(run_id)
+        result = Result(self.writer, key, run_id, self.attempt, recorded, self._open)
+        self._open[run_id] = result
+        return result
+
+    def close(self) -> None:
+        """Interrupt what is open, write what is buffered, leave on disk what cannot be written."""
+        atexit.unregister(self.close)
+        for result in list(self._open.values()):
+            result.interrupt("the driver ended", seconds=None)
+        for lease in list(self._leases.values()):
+            lease.release("KILLED", seconds=None)
+        if not self.writer.drain(None, seconds=CLOSE_SECONDS):
+            self.writer.spill(None)
+        self.writer.stop()
+
+    def _wait(self, call: Callable[[], T]) -> T:
+        return patiently(call, seconds=PATIENCE_SECONDS)
+
+    def _marks(self, key: Key, parent: str, tags: Mapping[str, Any]) -> dict[str, str]:
+        if self._provenance is None:
+            self._provenance = provenance()
+        return {
+            **self._provenance,
+            **_texts(tags),
+            **_texts(_columns(key)),
+            **_identity(key.cell, this_process(), self.attempt),
+            "dcray.role": "result",
+            "dcray.key": key.name,
+            "dcray.state": "running",
+            "kind": key.kind,
+            "config_hash": key.config_hash,
+            "mlflow.parentRunId": parent,
+        }
+
+    def _runs_of(self, key: Key) -> list[Any]:
+        assert key.cell.study == self.study, (key, self.study)
+        wanted = f"tags.`dcray.key` = '{key.name}'"
+        return list(runs.search(self.connection, self.experiment_id, wanted))
+
+    def _child(
+        self, key: Key, name: str, marks: dict[str, str]
+    ) -> tuple[str, set[tuple[str, int]], set[str]]:
+        """The run of a key, RUNNING and ours: its id, the (key, step) it has, the params it has."""
+        client = self.connection.client
+        found = self._runs_of(key)
+        if not found:
+            run = client.create_run(self.experiment_id, run_name=name, tags=marks)
+            found = self._runs_of(key)
+            if found[0].info.run_id == run.info.run_id:
+                return run.info.run_id, set(), set()
+            client.delete_run(run.info.run_id)  # another host was first
+        best = newest_complete([row_of(self.study, run) for run in found])
+        if best.state == "complete":
+            raise ValueError(f"{key.name} is already on record as run {best.run_id}")
+        owner = Owner.from_json(best.tags.get("dcray.owner"))
+        alive = owner is not None and owner.alive(best.heartbeat_at)
+        if best.state == "running" and alive and owner != this_process():
+            raise ConfigError(
+                f"{key.name} is being trained by {owner}; wait for it, or end that process"
+            )
+        return best.run_id, self._reopen(best, marks), set(best.params)
+
+    def _reopen(self, row: Row, marks: dict[str, str]) -> set[tuple[str, int]]:
+        """Make an ended run ours and RUNNING; the (key, step) that it has recorded."""
+        client = self.connection.client
+        from mlflow.entities import RunTag
+
+        marks = {**marks, "dcray.reason": "", "dcray.complete": "false"}
+        client.log_batch(row.run_id, tags=[RunTag(k, v) for k, v in marks.items()])
+        client.update_run(row.run_id, status="RUNNING")
+        rows = runs.history(self.connection, row.run_id, list(row.metrics))
+        return {(key, step) for key, by_step in rows.items() for step in by_step}
+
+    def _parent(self, cell: Cell, tags: Mapping[str, Any]) -> str:
+        client = self.connection.client
+        wanted = f"tags.`dcray.role` = 'cell' and tags.`dcray.cell` = '{cell.name}'"
+        found = list(runs.search(self.connection, self.experiment_id, wanted))
+        if not found:
+            marks = {
+                **_texts(tags),
+                **_identity(cell, this_process(), self.attempt),
+                "dcray.role": "cell",
+                "dcray.cell": cell.name,
+                "size": cell.size,
+                "unique_tokens": str(cell.unique_tokens),
+                "recipe": cell.recipe,
+            }
+            made = client.create_run(self.experiment_id, run_name=cell.name, tags=marks)
+            client.update_run(made.info.run_id, status="SCHEDULED")  # until somebody claims it
+            found = list(runs.search(self.connection, self.experiment_id, wanted))
+            if found[0].info.run_id != made.info.run_id:
+                client.delete_run(made.info.run_id)  # another host was first
+        return str(found[0].info.run_id)
+
+
+def _experiment(connection: Connection, study: str) -> str:
+    """The id of the study's experiment, made where it is not there yet."""
+    client = connection.client
+    experiment = client.get_experiment_by_name(study)
+    if experiment is not None:
+        runs.check_format(study, experiment)
+        return str(experiment.experiment_id)
+    ours = not connection.uri.startswith("http")  # a server keeps artifacts where it was told to
+    place = (connection.directory / "artifacts" / study).as_uri() if ours else None
+    try:
+        return str(client.create_experiment(study, place, EXPERIMENT_TAGS))
+    except Exception as error:
+        if getattr(error, "error_code", None) != "RESOURCE_ALREADY_EXISTS":
+            raise
+        return str(client.get_experiment_by_name(study).experiment_id)  # another host was first
+
+
+def _identity(cell: Cell, owner: Owner, attempt: str) -> dict[str, str]:
+    return {
+        "study": cell.study,
+        "dcray.format": str(FORMAT),
+        "dcray.owner": owner.to_json(),
+        "dcray.attempt": attempt,
+        "dcray.heartbeat": str(time.time()),
+    }
+
+
+def _columns(key: Key) -> dict[str, Any]:
+    return {
+        "size": key.cell.size,
+        "unique_tokens": key.cell.unique_tokens,
+        "recipe": key.cell.recipe,
+        "seed": key.seed,
+    }
+
+
+def _texts(values: Mapping[str, Any]) -> dict[str, str]:
+    """Values as MLflow keeps them, exact: 0.1 is "0.1", True is "true", None is left out."""
+    return {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in values.items()
+        if value is not None
+    }
+
+
+__all__ = ["Cell", "Key", "Lease", "Result", "Row", "Store"]

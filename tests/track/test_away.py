@@ -1,0 +1,115 @@
+"""A database that is locked and a server that is away in mid-run: nothing lost, nothing ended."""
+
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from contextlib import contextmanager
+
+import pytest
+
+from dcray.track import runs
+from dcray.track.store import Store
+from tests.track.support import CELL, STUDY, begin, key, locked, point, rows_in_database
+
+
+def log_through(directory, store, seconds):
+    """Log for `seconds` while the database is locked; the longest that one log() took."""
+    result = begin(store)
+    result.log([point(0)])
+    store.writer.drain(None, seconds=20)
+    longest, step = 0.0, 1
+    with locked(directory):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            started = time.perf_counter()
+            result.log([point(step)])
+            longest = max(longest, time.perf_counter() - started)
+            step += 1
+            time.sleep(0.02)
+    result.log([point(step)])
+    assert result.finish({"val_loss": 3.0})
+    rows = [r for r in rows_in_database(directory, result.run_id) if r[0] == "train/loss"]
+    assert [r[1] for r in rows] == list(range(step + 1))
+    assert runs.results(directory, study=STUDY).rows[0].state == "complete"
+    return longest
+
+
+def test_a_database_locked_for_five_seconds_loses_nothing(store, directory):
+    assert log_through(directory, store, 5.0) < 0.5
+
+
+@pytest.mark.slow
+def test_a_database_locked_for_sixty_seconds_loses_nothing(store, directory, monkeypatch):
+    monkeypatch.setattr("dcray.track.result.FINISH_SECONDS", 60.0)
+    assert log_through(directory, store, 60.0) < 0.5
+
+
+def test_beginning_while_the_database_is_locked_waits(store, directory):
+    store.cell(CELL)
+    with locked(directory):
+        threads = [threading.Thread(target=begin, args=(store, key(seed=s))) for s in (1, 2)]
+        for thread in threads:
+            thread.start()
+        time.sleep(2.0)
+        assert all(thread.is_alive() for thread in threads)
+    for thread in threads:
+        thread.join(timeout=20)
+    assert len(runs.every_result(directory, study=STUDY)) == 2
+
+
+@contextmanager
+def server(directory, port):
+    """A real tracking server on loopback; it answers when the block begins."""
+    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--workers", "1"]
+    command += ["--port", str(port), "--backend-store-uri", f"sqlite:///{directory}/mlflow.db"]
+    command += ["--artifacts-destination", str(directory / "served")]
+    process = subprocess.Popen(
+        command, cwd=directory, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        for _ in range(240):
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1)
+                break
+            except OSError:
+                time.sleep(0.25)
+        yield
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
+
+
+@pytest.mark.slow
+def test_a_server_away_for_thirty_seconds_loses_nothing(
+    template, directory, tmp_path, monkeypatch, capfd
+):
+    monkeypatch.setattr("dcray.track.store.PATIENCE_SECONDS", 60.0)
+    monkeypatch.setattr("dcray.track.result.FINISH_SECONDS", 60.0)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    address = f"http://127.0.0.1:{port}"
+    home = tmp_path / "home"
+    with server(directory, port):
+        store = Store.open(home, study=STUDY, tracking_uri=address)
+        store.claim(CELL)
+        result = begin(store)
+        result.log([point(s) for s in range(10)])
+        assert store.writer.drain(None, seconds=20)
+    for step in range(10, 40):
+        result.log([point(step)])
+        time.sleep(1.0)
+    with server(directory, port):
+        assert result.finish({"val_loss": 3.0}, {"a.txt": "text"})
+        store.close()
+        row = runs.results(home, study=STUDY, tracking_uri=address).rows[0]
+        assert (row.state, row.val_loss) == ("complete", 3.0)
+        steps = [p.step for p in runs.curve(home, row.run_id, tracking_uri=address)]
+        assert steps == list(range(40))
+        names = [a.path for a in store.connection.client.list_artifacts(row.run_id)]
+        assert sorted(names) == ["a.txt", "config.json"]
+    assert {path.name for path in home.iterdir()} <= {"mlflow.lock", "spill"}
+    assert capfd.readouterr().out == ""

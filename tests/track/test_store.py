@@ -1,0 +1,295 @@
+"""What is written: one run a key, under its cell, truthful, once."""
+
+import json
+import math
+import time
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dcray.errors import ConfigError
+from dcray.track import runs
+from dcray.track.connect import RecordAwayError
+from dcray.track.lease import CellHeldError
+from dcray.track.owner import Owner
+from dcray.track.points import Cell
+from dcray.track.writer import Write
+from tests.track.support import (
+    CELL,
+    PARAMS,
+    STUDY,
+    begin,
+    key,
+    locked,
+    open_store,
+    point,
+    rows_in_database,
+)
+
+
+def mlflow_run(store, run_id):
+    return store.connection.client.get_run(run_id)
+
+
+def test_a_result_from_begin_to_finish(store, directory):
+    result = store.begin(
+        key(),
+        config={"num_epochs": 16},
+        params=PARAMS,
+        tags={"device": "cpu", "threads": 1, "world_size": 1, "causal": True},
+        manifest={"tokens": 3},
+    )
+    result.log([point(s, **{"train/loss": 5.0 - s, "optim/lr": 1e-3}) for s in range(3)])
+    assert result.finish({"val_loss": 3.5, "val_bpb": 1.25, "device_seconds": 2.0})
+    run = mlflow_run(store, result.run_id)
+    assert run.info.status == "FINISHED"
+    assert run.info.run_name == "ep16 wd0.8 lr3e-3 seed42"
+    assert run.data.params == {
+        **{name: str(value) for name, value in PARAMS.items()},
+        "size": "mini",
+        "unique_tokens": "64000",
+        "recipe": "ar",
+        "seed": "42",
+    }
+    tags = run.data.tags
+    assert tags["dcray.complete"] == "true"
+    assert (tags["device"], tags["threads"], tags["causal"]) == ("cpu", "1", "true")
+    assert tags["version.mlflow"]
+    assert len(tags["commit"]) == 40
+    parent = mlflow_run(store, tags["mlflow.parentRunId"])
+    assert parent.info.run_name == CELL.name
+    artifacts = directory / "artifacts" / STUDY / result.run_id / "artifacts"
+    assert json.loads((artifacts / "config.json").read_text()) == {"num_epochs": 16}
+    assert json.loads((artifacts / "manifest.json").read_text()) == {"tokens": 3}
+    row = store.find(key())
+    assert (row.state, row.val_loss, row.tau, row.num_params) == ("complete", 3.5, 1.25, 226_000)
+    assert [p.values for p in runs.curve(directory, result.run_id)] == [
+        {"optim/lr": 1e-3, "train/loss": 5.0 - s} for s in range(3)
+    ]
+    assert [p.tokens_seen for p in runs.curve(directory, result.run_id)] == [0, 2048, 4096]
+
+
+def test_nothing_is_found_before_it_was_begun(store):
+    assert store.find(key()) is None
+
+
+def test_one_run_a_key_nested_under_one_run_a_cell(store):
+    other_cell = Cell(STUDY, "mini", 128_000, "ar")
+    keys = [key(), key(seed=1), key(kind="confirmation"), key("def456"), key(cell=other_cell)]
+    ids = [begin(store, k).run_id for k in keys]
+    assert len(set(ids)) == 5
+    parents = {mlflow_run(store, i).data.tags["mlflow.parentRunId"] for i in ids}
+    assert parents == {store.cell(CELL), store.cell(other_cell)}
+    assert [begin(store, k).run_id for k in keys] == ids
+
+
+def test_a_complete_result_is_not_begun_again(store):
+    begin(store).finish({"val_loss": 3.0})
+    with pytest.raises(ValueError, match="already on record"):
+        begin(store)
+
+
+@pytest.mark.parametrize(
+    ("end", "state", "status"),
+    [
+        (lambda r: r.interrupt("budget"), "interrupted", "KILLED"),
+        (lambda r: r.diverge("loss is nan at step 3"), "diverged", "FAILED"),
+        (lambda r: r.fail("Traceback ...\nKeyError: 'x'\n"), "failed", "FAILED"),
+        (lambda r: r.finish({"val_loss": math.nan}), "diverged", "FAILED"),
+        (lambda r: r.finish({"val_loss": math.inf}), "diverged", "FAILED"),
+    ],
+)
+def test_every_other_end_is_told_and_may_be_begun_again(store, end, state, status):
+    result = begin(store)
+    end(result)
+    row = store.find(key())
+    assert (row.state, row.val_loss) == (state, None)
+    assert row.reason
+    assert mlflow_run(store, result.run_id).info.status == status
+    again = begin(store)
+    assert again.run_id == result.run_id
+    assert store.find(key()).state == "running"
+    assert store.find(key()).reason is None
+    again.finish({"val_loss": 3.0})
+    assert store.find(key()).state == "complete"
+
+
+def test_an_exception_leaves_a_failed_run_with_its_traceback(store, directory):
+    with pytest.raises(ZeroDivisionError), begin(store) as result:
+        result.log([point(1 / 0)])
+    row = store.find(key())
+    assert (row.state, row.reason) == ("failed", "ZeroDivisionError: division by zero")
+    artifacts = directory / "artifacts" / STUDY / result.run_id / "artifacts"
+    assert "ZeroDivisionError" in (artifacts / "traceback.txt").read_text()
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit])
+def test_ctrl_c_leaves_a_run_to_be_continued(store, stop):
+    with pytest.raises(stop), begin(store):
+        raise stop
+    assert store.find(key()).state == "interrupted"
+
+
+def test_a_block_that_just_ends_is_not_complete(store):
+    with begin(store):
+        pass
+    assert store.find(key()).state == "interrupted"
+
+
+def test_closing_the_store_interrupts_what_is_open(directory):
+    with open_store(directory) as store, store.claim(CELL):
+        result = begin(store)
+        result.log([point(1)])
+        store.close()
+    assert [r.state for r in runs.every_result(directory, study=STUDY)] == ["interrupted"]
+    assert [c.status for c in runs.cells(directory, study=STUDY)] == ["KILLED"]
+    assert len(rows_in_database(directory, result.run_id)) == 3
+
+
+def test_a_resumed_run_repeats_no_row(store, directory):
+    result = begin(store)
+    result.log([point(s) for s in range(10)])
+    result.interrupt()
+    with open_store(directory) as again:
+        resumed = begin(again)
+        resumed.log([point(s) for s in range(5, 15)])
+        resumed.finish({"val_loss": 3.0})
+    rows = [r for r in rows_in_database(directory, result.run_id) if r[0] == "train/loss"]
+    assert rows == [("train/loss", s, 5.0 - s / 100) for s in range(15)]
+
+
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 20)), min_size=1, max_size=4))
+def test_any_sequence_of_kills_and_resumes_gives_each_row_once(store, directory, attempts):
+    """Each attempt starts anywhere (its checkpoint) and logs a stretch, in two batches."""
+    which = key(f"h{abs(hash(tuple(attempts)))}")
+    wanted = set()
+    for start, length in attempts:
+        result = begin(store, which)
+        steps = range(start, start + length)
+        result.log([point(s) for s in steps[: length // 2]])
+        result.log([point(s) for s in steps])
+        wanted |= set(steps)
+        result.interrupt()
+    rows = [r for r in rows_in_database(directory, result.run_id) if r[0] == "train/loss"]
+    assert rows == [("train/loss", s, 5.0 - s / 100) for s in sorted(wanted)]
+
+
+@pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan])
+def test_what_is_not_finite_is_never_a_metric(store, directory, bad):
+    result = begin(store)
+    result.log([point(3, **{"train/loss": bad, "optim/lr": 1e-3})])
+    result.finish({"val_loss": 3.0, "val_bpb": bad})
+    run = mlflow_run(store, result.run_id)
+    assert set(run.data.metrics) == {
+        "val_loss",
+        "optim/lr",
+        "progress/tokens_seen",
+        "progress/epoch",
+    }
+    assert run.data.tags["dcray.nonfinite"] == "train/loss@3"
+    assert all(abs(value) < 1e300 for _, _, value in rows_in_database(directory, result.run_id))
+
+
+def test_more_than_a_thousand_metrics_in_one_call(store, directory):
+    result = begin(store)
+    result.log([point(s, **{"train/loss": 1.0, "optim/lr": 1.0}) for s in range(700)])
+    result.finish({"val_loss": 3.0})
+    assert len(rows_in_database(directory, result.run_id)) == 4 * 700 + 1
+
+
+def test_a_changed_parameter_does_not_stop_a_resume(store):
+    begin(store).interrupt()
+    result = store.begin(key(), config={}, params={**PARAMS, "lr": 1.0, "new": 7})
+    assert result.finish({"val_loss": 3.0})
+    assert store.find(key()).params["lr"] == "0.003"
+    assert store.find(key()).params["new"] == "7"
+
+
+def test_what_mlflow_refuses_is_told_and_kept(store, directory):
+    result = begin(store)
+    store.writer.put(Write(result.run_id, store.attempt, metrics=[("a (%)", 1.0, 1, 1)]))
+    with pytest.raises(RuntimeError, match="not wholly on record"):
+        result.finish({"val_loss": 3.0})
+    assert len(list((directory / "spill").glob("*.refused"))) == 1
+
+
+def test_a_file_and_a_text_are_kept(store, directory, tmp_path):
+    (tmp_path / "log.txt").write_text("hello")
+    result = begin(store)
+    result.artifact("notes/a.txt", "text")
+    result.finish({"val_loss": 3.0}, {"logs/log.txt": tmp_path / "log.txt"})
+    artifacts = directory / "artifacts" / STUDY / result.run_id / "artifacts"
+    assert (artifacts / "notes" / "a.txt").read_text() == "text"
+    assert (artifacts / "logs" / "log.txt").read_text() == "hello"
+
+
+def test_a_locked_database_costs_patience_and_loses_nothing(store, directory):
+    result = begin(store)
+    store.writer.drain(None, seconds=10)
+    with locked(directory):
+        result.log([point(s) for s in range(50)])
+        assert not store.writer.drain(result.run_id, seconds=0.5)
+        spilled = store.writer.spill(result.run_id)
+        assert [path.suffix for path in spilled] == [".json"]
+    assert result.finish({"val_loss": 3.0})
+    assert not spilled[0].exists()
+    assert len(rows_in_database(directory, result.run_id)) == 3 * 50 + 1
+
+
+def test_a_cell_is_held_by_one_and_released(store, directory):
+    with store.claim(CELL) as lease:
+        assert lease.held()
+        assert runs.cells(directory, study=STUDY)[0].held
+    cell = runs.cells(directory, study=STUDY)[0]
+    assert (cell.status, cell.held) == ("FINISHED", False)
+    with pytest.raises(ZeroDivisionError), store.claim(CELL):
+        raise ZeroDivisionError
+    assert runs.cells(directory, study=STUDY)[0].status == "FAILED"
+
+
+@pytest.mark.parametrize(("age", "held"), [(10, True), (60, True), (125, False)])
+def test_another_hosts_cell_is_held_until_its_heartbeat_is_old(store, age, held):
+    run_id = store.claim(CELL).run_id
+    client = store.connection.client
+    client.set_tag(run_id, "dcray.owner", Owner("elsewhere", 1, 1.0).to_json())
+    client.set_tag(run_id, "dcray.attempt", "theirs")
+    client.set_tag(run_id, "dcray.heartbeat", str(time.time() - age))
+    if held:
+        with pytest.raises(CellHeldError, match="held by process 1 on elsewhere"):
+            store.claim(CELL)
+    else:
+        assert store.claim(CELL).held()
+
+
+def test_a_lease_that_was_taken_over_knows_it(store):
+    lease = store.claim(CELL)
+    store.connection.client.set_tag(lease.run_id, "dcray.attempt", "theirs")
+    assert not lease.held()
+
+
+def test_patience_ends(store, directory, monkeypatch):
+    monkeypatch.setattr("dcray.track.store.PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(
+        "dcray.track.store.runs.search", lambda *_: (_ for _ in ()).throw(OSError("away"))
+    )
+    with pytest.raises(RecordAwayError, match="did not answer"):
+        store.find(key())
+
+
+def test_a_cell_of_another_study_is_our_own_mistake(store):
+    with pytest.raises(AssertionError):
+        store.cell(Cell("other", "mini", 1000, "ar"))
+
+
+def test_a_deleted_study_is_refused(store, directory):
+    store.connection.client.delete_experiment(store.experiment_id)
+    with pytest.raises(ConfigError, match="was deleted in MLflow"):
+        open_store(directory)
+
+
+def test_a_newer_format_is_refused(store, directory):
+    store.connection.client.set_experiment_tag(store.experiment_id, "dcray.format", "2")
+    with pytest.raises(ConfigError, match="newer dcray"):
+        open_store(directory)
