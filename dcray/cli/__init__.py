@@ -14,6 +14,7 @@ import typer
 
 from dcray import __version__, cluster
 from dcray.cli.console import BAD_INPUT, STOPPED, err, out
+from dcray.cli.fit import fit, reproduce
 from dcray.cli.prepare import prepare
 from dcray.cli.quickstart import quickstart
 from dcray.cli.sizes import sizes
@@ -49,6 +50,8 @@ app.command(epilog=EXIT_CODES)(quickstart)
 app.command(epilog=EXIT_CODES)(prepare)
 app.command(epilog=EXIT_CODES)(train)
 app.command()(sizes)
+app.command()(fit)
+app.command()(reproduce)
 
 
 def main() -> None:

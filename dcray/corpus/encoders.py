@@ -197,10 +197,10 @@ class HuggingFaceTokenizer:
             ends.append(before + upto[np.array([end for _, end in offsets], np.int64)])
             before += int(upto[-1])
         covered = np.maximum.accumulate(np.concatenate(ends)) if ends else np.zeros(0, np.int64)
-        assert len(covered) == len(ids), "the ids are not those of the text"
+        assert len(covered) >= len(ids), "the ids are not those of the text"
         if len(covered):
             covered[-1] = before
-        return np.diff(covered, prepend=0)
+        return np.diff(covered, prepend=0)[: len(ids)]
 
     def decode(self, ids: Sequence[int] | Ids) -> str:
         known = [int(i) for i in ids if i not in (self.eot_id, self.mask_id)]

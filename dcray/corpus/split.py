@@ -69,16 +69,16 @@ class Split:
         total = self.num_validation + self.num_dropped + left
         raise ConfigError(
             f"the source is too small: it gives {total} tokens, and the largest budget + "
-            f"validation need {needed - self.val_tokens} + {self.val_tokens}; after the validation documents, "
-            f"the last of them whole ({self.num_dropped} tokens of it unused), {left} are left"
+            f"validation need {needed - self.val_tokens} + {self.val_tokens}; after the "
+            f"validation documents, the last of them whole ({self.num_dropped} tokens of it "
+            f"unused), {left} are left"
         )
 
 
 def split_documents(split: Split, spool: Spool, partial: Path, *, reserve: int) -> bool:
     """Encode in order until both sides are full; False where validation outgrows the reserve."""
-    tokenizer = split.tokenizer
-    digest = tokenizers.sha256(tokenizer)
-    encoded = encode(spool, partial / TOKENIZER, digest, lambda: _wanted_bytes(split, spool))
+    dtype = split.writer.dtype
+    encoded = encode(spool, partial / TOKENIZER, dtype, lambda: _wanted_bytes(split, spool))
     with closing(encoded):
         filled = _fill(split, spool, encoded, reserve)
     _count_available(split, spool)
@@ -88,20 +88,20 @@ def split_documents(split: Split, spool: Spool, partial: Path, *, reserve: int) 
 def _fill(split: Split, spool: Spool, encoded: Iterator[tuple[int, Array]], reserve: int) -> bool:
     tokenizer = split.tokenizer
     for index, ids in encoded:
-        document = np.concatenate([[tokenizer.eot_id], ids]).astype(np.uint32)
+        document = np.concatenate([np.array([tokenizer.eot_id], ids.dtype), ids])
         if split.validating:
             if index >= reserve:
                 return False
             taken = split.add_validation(document)
-            lengths = _source_bytes(tokenizer, spool.text(index), ids)
-            split.validation_bytes.append(lengths[:taken])
+            lengths = _source_bytes(tokenizer, spool.text(index), ids[: taken - 1])
+            split.validation_bytes.append(lengths)
             continue
         taken = split.add(document)
         if taken == len(document):
             split.train_bytes += int(spool.records[index]["size"])
         else:
-            lengths = tokenizer.token_bytes(spool.text(index), ids)
-            split.train_bytes += int(lengths[: taken - 1].sum())
+            lengths = tokenizer.token_bytes(spool.text(index), ids[: taken - 1])
+            split.train_bytes += int(lengths.sum())
         if split.writer.full:
             break
     return True

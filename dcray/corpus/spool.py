@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from dcray.corpus import tokenizers
-from dcray.corpus.manifest import Array
+from dcray.corpus.manifest import Array, sha256_file
 from dcray.corpus.record import Notes
 from dcray.errors import ConfigError
 
@@ -153,14 +153,14 @@ def in_order(records: Array) -> tuple[Array, int]:
 
 
 def encode(
-    spool: Spool, tokenizer: Path, digest: str, wanted: Callable[[], float]
+    spool: Spool, tokenizer: Path, dtype: np.dtype[Any], wanted: Callable[[], float]
 ) -> Generator[tuple[int, Array], None, None]:
-    """(index, ids uint32) of every document in the order, encoded in parallel by Ray Data.
+    """(index, ids) of every document in the order, encoded in parallel by Ray Data.
 
-    `tokenizer` is the tokenizer's file and `digest` its hash. `wanted` says how many bytes of text
-    the caller still needs, as far as it can tell: so much is one execution. It is read to its end
-    even when the caller stops, for a Ray Data iterator left half-read keeps threads that outlive the
-    cluster.
+    `tokenizer` is the tokenizer's file, `dtype` that of the ids. `wanted` says how many bytes of
+    text the caller still needs, as far as it can tell: so much is one execution. It is read to its
+    end even when the caller stops, for a Ray Data iterator left half-read keeps threads that outlive
+    the cluster.
     """
     names = [str(path) for path in spool.files]
     ends = np.cumsum(spool.records["size"])
@@ -172,20 +172,20 @@ def encode(
             _block(spool, start + first, start + last, names)
             for first, last in _cuts(spool.records["size"][start:stop])
         ]
-        batches = _encoded(blocks, str(tokenizer), digest)
+        batches = _encoded(blocks, tokenizer, dtype)
         try:
             for batch in batches:
                 for index, raw in zip(batch["index"].to_pylist(), batch["ids"], strict=True):
                     assert index == start, f"document {index} came where {start} was due"
                     start += 1
-                    yield index, np.frombuffer(raw.as_buffer(), "<u4")
+                    yield index, np.frombuffer(raw.as_buffer(), dtype)
         except GeneratorExit:
             for _ in batches:
                 pass
             raise
 
 
-def _encoded(blocks: list[pa.Table], tokenizer: str, digest: str) -> Iterator[pa.Table]:
+def _encoded(blocks: list[pa.Table], tokenizer: Path, dtype: np.dtype[Any]) -> Iterator[pa.Table]:
     import ray.data
 
     listed = ray.data.from_arrow(blocks)
@@ -195,17 +195,21 @@ def _encoded(blocks: list[pa.Table], tokenizer: str, digest: str) -> Iterator[pa
         encode_table,
         batch_size=None,
         batch_format="pyarrow",
-        fn_kwargs={"tokenizer": tokenizer, "digest": digest},
+        fn_kwargs={
+            "tokenizer": str(tokenizer),
+            "digest": sha256_file(tokenizer),
+            "dtype": dtype.str,
+        },
     )
     return iter(encoded.iter_batches(batch_size=None, batch_format="pyarrow"))
 
 
-def encode_table(table: pa.Table, tokenizer: str, digest: str) -> pa.Table:
+def encode_table(table: pa.Table, tokenizer: str, digest: str, dtype: str) -> pa.Table:
     """Encode the documents that a table points to."""
     rows = table.to_pylist()
     texts = [_read(Path(row["file"]), row["offset"], row["size"]) for row in rows]
     ids = _tokenizer(tokenizer, digest).encode_batch(texts)
-    raw = [one.astype("<u4", copy=False).tobytes() for one in ids]
+    raw = [one.astype(dtype, copy=False).tobytes() for one in ids]
     return pa.table({"index": table["index"], "ids": pa.array(raw, pa.large_binary())})
 
 

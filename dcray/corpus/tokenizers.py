@@ -41,7 +41,10 @@ class Tokenizer(Protocol):
         """The ids of each text, uint32; no special ids."""
 
     def token_bytes(self, text: str, ids: Ids) -> Ids:
-        """How many UTF-8 bytes of `text` each of its `ids` stands for, int64; they sum to all."""
+        """How many UTF-8 bytes of `text` each of its `ids` stands for, int64; they sum to all.
+
+        `ids` may be the first of the text's ids alone: then the first of the numbers.
+        """
 
     def decode(self, ids: Sequence[int] | Ids) -> str: ...
 

@@ -51,6 +51,7 @@ def check(tokenizer, text):
     (ids,) = tokenizer.encode_batch([text])
     lengths = tokenizer.token_bytes(text, ids)
     assert len(lengths) == len(ids)
+    assert tokenizer.token_bytes(text, ids[:3]).tolist() == lengths[:3].tolist()
     assert (lengths >= 0).all()
     if len(ids):
         assert lengths.sum() == len(text.encode())

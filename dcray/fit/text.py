@@ -1,0 +1,201 @@
+"""The answer and the reproduction as text: plain columns, the like-for-like figure first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dcray.sections import count_label
+
+if TYPE_CHECKING:
+    from dcray.fit.answer import Answer
+    from dcray.fit.efficiency import Equivalence
+    from dcray.fit.paired import Paired
+    from dcray.fit.reproduce import Check
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """Columns of equal width, numbers to the right."""
+    cells = [list(header), *[[_cell(value) for value in row] for row in rows]]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
+    return "\n".join(
+        "  ".join(
+            text.ljust(width) if i == 0 else text.rjust(width)
+            for i, (text, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in cells
+    )
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _short(count: float) -> str:
+    """1439273984 -> "1.44b": three digits."""
+    for unit, factor in (("b", 1e9), ("m", 1e6), ("k", 1e3)):
+        if count >= factor:
+            return f"{count / factor:.3g}{unit}"
+    return f"{count:.3g}"
+
+
+def answer_text(found: Answer) -> str:
+    """What `dcray fit` prints."""
+    grid = found.grids[found.baseline]
+    parts = [f"{len(grid.losses)} cells of recipe {found.baseline}"]
+    if grid.seed_noise is not None:
+        parts.append(f"seeds differ by {grid.seed_noise:.4f} nats (pooled standard deviation)")
+    parts += [f"left out: {reason}" for reason in found.excluded]
+    for recipe, answers in found.equivalences.items():
+        parts += [_headline(found, recipe, answers), _worth(recipe, answers, bool(found.resamples))]
+        parts += (
+            [_pairs(recipe, found.baseline, found.pairs[recipe])] if found.pairs[recipe] else []
+        )
+    for recipe in found.fits:
+        parts += [_fits(found, recipe)]
+    parts += _tests(found)
+    return "\n\n".join(parts)
+
+
+def leading_law(found: Answer) -> str:
+    """The law of the lowest AIC on the baseline's grid."""
+    fits = found.fits[found.baseline]
+    return min(fits, key=lambda law: fits[law].aic)
+
+
+def _headline(found: Answer, recipe: str, answers: Sequence[Equivalence]) -> str:
+    law = leading_law(found)
+    joint = [one for one in answers if one.law == law and one.method == "joint"]
+    ratios = [one.data_efficiency for one in joint if one.data_efficiency is not None]
+    doubts = [
+        f
+        for r in (found.baseline, recipe)
+        for f in found.fits[r][law].flags
+        if "describe this grid" in f
+    ]
+    if doubts:
+        return f"No law leads: even {law} fails on these grids ({doubts[0]})."
+    if not ratios:
+        return f"No amount of {found.baseline}'s data is worth {recipe} under {law}."
+    worth = f"{min(ratios):.2f} to {max(ratios):.2f} times"
+    text = f"{recipe} is worth {worth} {found.baseline}'s unique data"
+    if all(one.low is not None and one.high is not None for one in joint):
+        low, high = min(one.low or 0 for one in joint), max(one.high or 0 for one in joint)
+        text += f" (95 % intervals {low:.2f} to {high:.2f})"
+    return f"{text}, like for like under {law} (lowest AIC), infinite models."
+
+
+def _worth(recipe: str, answers: Sequence[Equivalence], with_intervals: bool) -> str:
+    rows = []
+    for one in answers:
+        ratio = [f"[{_cell(one.ratio_low)}, {_cell(one.ratio_high)}]"] if with_intervals else []
+        how = one.method if one.num_params is None else f"{one.method} {_short(one.num_params)}"
+        worth = None if one.equivalent_tokens is None else f"{one.equivalent_tokens / 1e6:.4g}m"
+        rows.append(
+            [
+                one.law,
+                how,
+                count_label(round(one.unique_tokens)),
+                worth,
+                one.data_efficiency,
+                one.null,
+                one.like_for_like,
+                *ratio,
+                one.status,
+            ]
+        )
+    header = ["law", "method", "U", "worth", "ratio", "null", "like for like"]
+    header += ["95 %"] if with_intervals else []
+    notes = sorted({flag for one in answers for flag in one.flags})
+    return "\n".join([f"{recipe}:", table([*header, "status"], rows), *notes])
+
+
+def _pairs(recipe: str, baseline: str, pairs: Sequence[Paired]) -> str:
+    whole = pairs[0]
+    text = (
+        f"{recipe} minus {baseline} over {whole.num_pairs} equal cells and seeds: "
+        f"{whole.mean:+.4f} nats, {whole.wins} of {whole.num_pairs} lower"
+    )
+    return (
+        text
+        if whole.low is None
+        else f"{text}, 95 % interval [{whole.low:+.4f}, {whole.high:+.4f}]"
+    )
+
+
+def _fits(found: Answer, recipe: str) -> str:
+    rows, notes = [], []
+    for law, one in sorted(found.fits[recipe].items(), key=lambda item: item[1].aic):
+        theta = " ".join(f"{n}={v:.4g}" for n, v in zip(one.law.names, one.theta, strict=True))
+        starts = f"{one.agreeing_frac:.0%} of {one.num_starts}"
+        rows.append([law, f"{one.rmse:.5f}", f"{one.mae:.5f}", f"{one.aic:.2f}", starts, theta])
+        notes += [f"  {law}: {flag}" for flag in one.flags]
+    header = ["law", "RMSE", "MAE", "AIC", "starts agree", "theta (N and U in billions)"]
+    return "\n".join([f"fits of {recipe}:", table(header, rows), *notes])
+
+
+def _tests(found: Answer) -> list[str]:
+    parts = []
+    if found.held_out:
+        rows = [[h.fit.name, h.left_out, f"{h.rmse:.5f}", f"{h.mae:.5f}"] for h in found.held_out]
+        parts.append(table(["held out", "what", "RMSE", "MAE"], rows))
+    if found.left_out_rmse:
+        rows = [[law, f"{rmse:.5f}"] for law, rmse in found.left_out_rmse.items()]
+        parts.append(table(["leave one out", "RMSE"], rows))
+    if found.predictions:
+        rows = [
+            [p.law, _short(p.num_params), _short(p.unique_tokens), f"{p.val_loss:.4f}",
+             "-" if p.low is None else f"[{p.low:.4f}, {p.high:.4f}]"]
+            for p in found.predictions
+        ]  # fmt: skip
+        parts.append(table(["predicted by", "N", "U", "loss", "95 %"], rows))
+    return parts
+
+
+def reproduce_text(checks: Sequence[Check], lines: Sequence[dict[str, Any]]) -> str:
+    """What `dcray reproduce` prints."""
+    parts = []
+    for name, group in groupby(checks, key=lambda check: check.table):
+        each = list(group)
+        rows = [
+            [
+                c.what,
+                _figure(c.expected),
+                _figure(c.ours),
+                f"{c.tolerance:g}",
+                "ok" if c.ok else "OUTSIDE",
+            ]
+            for c in each
+        ]
+        notes = sorted({c.note for c in each if c.note})
+        parts.append(
+            "\n".join([f"{name}", table(["", "print", "ours", "tolerance", ""], rows), *notes])
+        )
+    worth = [
+        [line["law"], f"{line['unique_tokens'] / 1e6:.0f}m"]
+        + [f"{line[key]:.2f}" for key in ("paper", "null", "like_for_like", "joint", "finite")]
+        for line in lines
+    ]
+    header = ["MIR under", "U", "paper", "its null", "ratio of the two", "joint law", "at 1.4B"]
+    parts.append(table(header, worth))
+    softq = [line for line in lines if line["law"] == "softq"]
+    figures = np.array(
+        [line[key] for line in softq for key in ("like_for_like", "joint", "finite")]
+    )
+    parts.append(
+        f"Like for like MIR is worth {figures.min():.2f} to {figures.max():.2f} times the data "
+        "under SoftQ; "
+        "the paper's own ratios contain the null beside them."
+    )
+    outside = sum(not check.ok for check in checks)
+    parts.append(f"{len(checks)} figures, {outside} outside their tolerance")
+    return "\n\n".join(parts)
+
+
+def _figure(value: float) -> str:
+    return f"{value:.6f}" if abs(value) < 10 else f"{value:.2f}"

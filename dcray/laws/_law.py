@@ -1,0 +1,111 @@
+"""What every law shares: the points it is fitted to, and the defaults of the protocol.
+
+A law is called with theta, a sequence of parameters along the first axis, so that one law serves
+one fit (k numbers) and thousands (k arrays that broadcast), in numpy and in torch. N and U are in
+billions. The fit never moves theta itself but `free` coordinates, which a law may choose so that
+they are nearly uncorrelated on a grid (`to_free`, `from_free`, `box`).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Points:
+    """Losses `L` in nats at `N` billion parameters and `U` billion unique tokens, each (n,).
+
+    `more` holds what single laws read besides (num_epochs); `weight` multiplies each point's term
+    of the objective.
+    """
+
+    N: Array
+    U: Array
+    L: Array
+    more: Mapping[str, Array] = field(default_factory=dict)
+    weight: Array | None = None
+
+    @cached_property
+    def center(self) -> tuple[float, float, float]:
+        """Geometric means of N and U, and of L: where the free coordinates have their origin."""
+        return tuple(float(np.exp(np.log(v).mean())) for v in (self.N, self.U, self.L))  # type: ignore[return-value]
+
+    def take(self, rows: Array | NDArray[np.intp]) -> Points:
+        """The points at `rows` (a mask or indices)."""
+        more = {name: value[rows] for name, value in self.more.items()}
+        weight = None if self.weight is None else self.weight[rows]
+        return Points(self.N[rows], self.U[rows], self.L[rows], more, weight)
+
+
+def namespace(*values: Any) -> Any:
+    """torch if one of `values` is a tensor, else numpy."""
+    torch = sys.modules.get("torch")
+    if torch is not None and any(isinstance(v, torch.Tensor) for v in values):
+        return torch
+    return np
+
+
+def logistic(x: Any) -> Any:
+    """1 / (1 + exp(-x)), for numpy and torch."""
+    return 1.0 / (1.0 + namespace(x).exp(-x))
+
+
+class Law:
+    """The protocol's defaults. `free` is theta itself and the box is the law's bounds.
+
+    names: the parameters, in theta's order; example: a plausible theta;
+    needs: what `Points.more` must hold; num_fitted: k of the AIC where it is not len(names).
+    """
+
+    names: tuple[str, ...]
+    example: tuple[float, ...]
+    needs: tuple[str, ...] = ()
+
+    def __call__(self, theta: Any, N: Any, U: Any, **more: Any) -> Any:
+        """The loss in nats at N and U (billions); broadcasts."""
+        raise NotImplementedError
+
+    def limit(self, theta: Any, U: Any) -> Any:
+        """The loss as N goes to infinity."""
+        raise NotImplementedError
+
+    def starts(self, grid: Points) -> list[tuple[float, ...]]:
+        """Thetas from which a fit of `grid` sets out."""
+        return [self.example]
+
+    def bounds(self, grid: Points) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """The lowest and the highest theta that a fit of `grid` may return."""
+        raise NotImplementedError
+
+    def stages(self) -> tuple[tuple[str, ...], ...]:
+        """Groups of parameters; each group is fitted with the earlier ones held fixed."""
+        return (self.names,)
+
+    def neutral(self) -> Mapping[str, float]:
+        """What a parameter is held at until its stage comes, so that it has no effect."""
+        return {}
+
+    def to_free(self, theta: Any, grid: Points) -> Any:
+        """The free coordinates of theta on this grid."""
+        return theta
+
+    def from_free(self, free: Any, grid: Points) -> Any:
+        """Theta of the free coordinates: a sequence of k entries."""
+        return free
+
+    def box(self, grid: Points) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """The bounds of the free coordinates."""
+        return self.bounds(grid)
+
+    def caveats(self, theta: Sequence[float], grid: Points) -> dict[str, str]:
+        """Parameters that this grid cannot identify whatever its noise, each with the reason."""
+        return {}

@@ -1,0 +1,135 @@
+"""Muennighoff with its published C4 constants: only the two repetition constants are fitted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from dcray.laws._law import Law, Points, namespace
+
+# From the law's own released code, unrounded (datablations README), there as logs for raw counts of
+# parameters and tokens; rounded ones give the paper's grid RMSE 0.06002 instead of 0.06026.
+ALPHA = BETA = 0.3526596
+E_C4 = float(np.exp(0.6254804))
+A_C4 = float(np.exp(6.255414) * 1e9**-ALPHA)
+B_C4 = float(np.exp(7.3049974) * 1e9**-BETA)
+
+LEAST, MOST = (
+    1e-6,
+    1e8,
+)  # of both repetition constants; the paper prints 10**8 for "no finite optimum"
+
+
+def effective(resource: Any, repetitions: Any, constant: Any) -> Any:
+    """resource * (1 + constant * (1 - exp(-repetitions / constant))): what repetition adds."""
+    return resource * (
+        1 - constant * namespace(repetitions, constant).expm1(-repetitions / constant)
+    )
+
+
+def predict(base: Any, R_N: Any, R_D: Any, N: Any, U: Any, num_epochs: Any) -> Any:
+    """E + A / N'**alpha + B / D'**beta of the base E, A, alpha, B, beta (app:scaling-law-details).
+
+    N_opt = (alpha A / (beta B))**(1/alpha) U**(beta/alpha); U_N = min(N, N_opt); N' and D' are
+    effective(U_N, N / U_N - 1, R_N) and effective(U, num_epochs - 1, R_D).
+    """
+    E, A, alpha, B, beta = base
+    optimal = (alpha * A / (beta * B)) ** (1 / alpha) * U ** (beta / alpha)
+    xp = namespace(optimal, N)
+    used = xp.minimum(N, optimal)
+    size = effective(used, N / used - 1, R_N)
+    data = effective(U, num_epochs - 1, R_D)
+    return E + A * size**-alpha + B * data**-beta
+
+
+def saturated(base: Any, R_N: Any, R_D: Any, U: Any) -> Any:
+    """The limit: N and the repetitions to infinity, N' = (1 + R_N) N_opt and D' = (1 + R_D) U."""
+    E, A, alpha, B, beta = base
+    optimal = (alpha * A / (beta * B)) ** (1 / alpha) * U ** (beta / alpha)
+    return E + A * ((1 + R_N) * optimal) ** -alpha + B * ((1 + R_D) * U) ** -beta
+
+
+def repetition_caveats(R_N: float, R_D: float, num_epochs: Any) -> dict[str, str]:
+    """Why R_D or R_N is not identified by runs of these epochs, in words."""
+    found = {}
+    most, least = float(np.max(num_epochs)) - 1, float(np.min(num_epochs)) - 1
+    if most < R_D:
+        found["R_D"] = (
+            f"no run repeats its data more than {most:g} times, so where its worth runs "
+            f"out (R_D = {R_D:.3g}) lies outside of what was seen"
+        )
+    elif least > 4 * R_D:
+        found["R_D"] = (
+            f"every run repeats its data at least {least:g} times, so the term is saturated "
+            f"(R_D = {R_D:.3g}): epochs have no effect, R_D only rescales U"
+        )
+    if R_N > MOST / 10:
+        found["R_N"] = "it has no finite optimum: parameters beyond the optimum count in full"
+    return found
+
+
+def to_unit(constant: Any) -> Any:
+    """R / (1 + R): finite and well scaled where R goes to infinity or to zero."""
+    return constant / (1 + constant)
+
+
+def from_unit(share: Any) -> Any:
+    """The inverse of `to_unit`."""
+    return share / (1 - share)
+
+
+UNIT_BOX = (to_unit(LEAST), to_unit(MOST))
+UNIT_STARTS = tuple(product((0.05, 10.0, 1000.0), (0.05, 1.0, 10.0)))  # (R_N, R_D)
+
+
+class MuennighoffC4(Law):
+    """L = E + A / N'**alpha + B / D'**beta with E, A, B, alpha, beta fixed to C4's; k = 2.
+
+    Paper tab:app-muennighoff-fixed-c4, an ablation: another corpus and another loss scale.
+    Limit: N and R_D to infinity.
+    """
+
+    names = ("R_N", "R_D")
+    example = (5.31, 15.39)
+    needs = ("num_epochs",)
+    base = (E_C4, A_C4, ALPHA, B_C4, BETA)
+
+    def __call__(self, theta: Any, N: Any, U: Any, *, num_epochs: Any = 1.0, **more: Any) -> Any:
+        """See `predict`."""
+        R_N, R_D = theta
+        return predict(self.base, R_N, R_D, N, U, num_epochs)
+
+    def limit(self, theta: Any, U: Any) -> Any:
+        """See `saturated`."""
+        R_N, R_D = theta
+        return saturated(self.base, R_N, R_D, U)
+
+    def starts(self, grid: Points) -> list[tuple[float, ...]]:
+        """Both constants from nothing to plenty."""
+        return [*UNIT_STARTS]
+
+    def bounds(self, grid: Points) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Both constants between 1e-6 and 1e8."""
+        return (LEAST, LEAST), (MOST, MOST)
+
+    def to_free(self, theta: Any, grid: Points) -> Any:
+        """R / (1 + R) of both."""
+        return tuple(to_unit(constant) for constant in theta)
+
+    def from_free(self, free: Any, grid: Points) -> Any:
+        """The inverse of `to_free`."""
+        return tuple(from_unit(share) for share in free)
+
+    def box(self, grid: Points) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """`bounds` in R / (1 + R)."""
+        return (UNIT_BOX[0],) * 2, (UNIT_BOX[1],) * 2
+
+    def caveats(self, theta: Sequence[float], grid: Points) -> dict[str, str]:
+        """R_D outside of the epochs that were run; R_N without a finite optimum."""
+        return repetition_caveats(theta[0], theta[1], grid.more["num_epochs"])
+
+
+PLUGIN = MuennighoffC4

@@ -1,0 +1,247 @@
+"""`dcray fit` and `dcray reproduce` as a user meets them: answers, JSON, and every refusal."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import math
+import sys
+from dataclasses import dataclass
+
+import pytest
+
+from dcray import cli
+from dcray.fit import published
+
+HEADER = "num_params,unique_tokens,num_epochs,val_loss,recipe,seed"
+
+
+@dataclass
+class Result:
+    """What a command printed, on both streams, and its exit code."""
+
+    output: str
+    exit_code: int
+
+
+def invoke(*words):
+    """The `dcray` command with these words, in this process."""
+    said = io.StringIO()
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        contextlib.redirect_stdout(said),
+        contextlib.redirect_stderr(said),
+    ):
+        patch.setattr(sys, "argv", ["dcray", *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+    return Result(said.getvalue(), ended.value.code or 0)
+
+
+@pytest.fixture
+def run(tmp_path):
+    def call(lines, *options):
+        path = tmp_path / "grid.csv"
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        return invoke("fit", path, *options)
+
+    return call
+
+
+def lines_of(*names, change=None):
+    """The published grids as CSV lines; `change(row) -> loss text` for some other loss."""
+    lines = [HEADER]
+    for name in names:
+        for row in published.rows(name):
+            loss = change(row) if change else row.val_loss
+            lines.append(
+                f"{row.num_params},{row.unique_tokens},{row.num_epochs:g},{loss},{row.recipe},42"
+            )
+    return lines
+
+
+def test_the_answer_leads_with_the_like_for_like_figure(run):
+    result = run(
+        lines_of("dclm_ar", "dclm_mir"), "--baseline", "ar", "--recipe", "mir", "--bootstrap", "50"
+    )
+    assert result.exit_code == 0, result.output
+    text = result.output
+    assert "mir is worth 1.12 to 1.14 times ar's unique data" in text
+    assert text.index("like for like") < text.index("asymptote")
+    assert "19 of 20 lower" in text
+    assert "E is not identified" in text
+
+
+def test_json_has_the_promised_keys_and_the_papers_figures(run):
+    options = ("--laws", "softq,quanta", "--hold-out", "unique_tokens=400m", "--json",
+               "--predict", "num_params=3b,unique_tokens=400m", "--hold-out", "each")  # fmt: skip
+    result = run(lines_of("dclm_ar", "dclm_mir"), *options)
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.output)
+    softq = found["laws"]["softq"]
+    assert {"theta", "rmse", "mae", "aic", "num_starts", "agreeing_frac", "flags"} <= set(softq)
+    assert softq["rmse"] == pytest.approx(0.008015, abs=1e-5)
+    assert set(softq["theta"]) == {"E", "A", "B", "alpha", "rho"}
+    assert found["cells"] == 20
+    assert len(found["efficiency"]) == 2 * 3 * 4  # laws, methods, budgets
+    held = {one["law"]: one for one in found["held_out"]}
+    assert held["softq"]["rmse"] == pytest.approx(0.005955, abs=2e-5)
+    assert found["leave_one_out_rmse"]["softq"] > softq["rmse"]
+    assert {one["law"] for one in found["predictions"]} == {"softq", "quanta"}
+    assert found["paired"][0]["wins"] == 19
+
+
+def test_loss_and_counts_may_be_written_otherwise(run):
+    lines = ["num_params, unique_tokens, loss"]
+    lines += [
+        f"{r.num_params / 1e6:.6f}m,{r.unique_tokens // 10**6}m,{r.val_loss}"
+        for r in published.rows("dclm_ar")
+    ]
+    lines = [line.replace(".000000m", "m") for line in lines]
+    result = run(lines, "--laws", "softq", "--json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.output)["laws"]["softq"]["rmse"] == pytest.approx(0.008015, abs=1e-5)
+
+
+def test_without_epochs_the_laws_of_repetition_are_left_out_and_named(run):
+    lines = ["num_params,unique_tokens,val_loss"]
+    lines += [f"{r.num_params},{r.unique_tokens},{r.val_loss}" for r in published.rows("dclm_ar")]
+    found = json.loads(run(lines, "--json").output)
+    assert set(found["laws"]) == {"chinchilla", "quanta", "softq"}
+    assert any("muennighoff reads num_epochs" in reason for reason in found["excluded"])
+    refused = run(lines, "--laws", "muennighoff")
+    assert refused.exit_code == 2
+    assert "reads num_epochs" in refused.output
+
+
+def test_several_seeds_weigh_their_cell_and_give_the_noise(run):
+    lines = lines_of("dclm_ar")
+    first = lines[1].rsplit(",", 1)[0]
+    lines += [f"{first},1", f"{first},2"]
+    found = json.loads(run(lines, "--laws", "softq", "--bootstrap", "20", "--json").output)
+    assert found["cells"] == 20
+    assert found["seed_noise"] == pytest.approx(0.0, abs=1e-12)
+
+
+def one_of(axis, keep):
+    return [HEADER] + [line for line in lines_of("dclm_ar")[1:] if line.split(",")[axis] == keep]
+
+
+def replaced(number, column, text):
+    lines = lines_of("dclm_ar")
+    parts = lines[number].split(",")
+    parts[column] = text
+    lines[number] = ",".join(parts)
+    return lines
+
+
+BAD = {
+    "one size only": (one_of(0, "71965952"), (), "one model size only"),
+    "one budget only": (one_of(1, "100000000"), (), "one budget only"),
+    "fewer points than parameters": (
+        [*lines_of("dclm_ar")[:3], *lines_of("dclm_ar")[6:8]],
+        (),
+        "a grid of 4 cells carries no law",
+    ),
+    "duplicate rows": ([*lines_of("dclm_ar"), lines_of("dclm_ar")[3]], (), "2 rows for one cell"),
+    "zero loss": (replaced(2, 3, "0"), (), "positive finite"),
+    "negative loss": (replaced(2, 3, "-3.1"), (), "positive finite"),
+    "NaN": (replaced(2, 3, "nan"), (), "positive finite"),
+    "infinite": (replaced(2, 3, "inf"), (), "positive finite"),
+    "MLflow's infinity": (replaced(2, 3, "1.7976931348623157e308"), (), "absurd"),
+    "101 nats": (replaced(2, 3, "101"), (), "absurd"),
+    "no number": (replaced(2, 3, "n/a"), (), "must be a number"),
+    "an empty loss": (replaced(2, 3, ""), (), "must be a number"),
+    "size in millions": (replaced(2, 0, "72"), (), "is 72m meant?"),
+    "size in billions": (replaced(2, 0, "0.072"), (), "is 0.072b meant?"),
+    "budget in millions": (replaced(2, 1, "100"), (), "is 100m meant?"),
+    "budget absurdly large": (replaced(2, 1, "1e18"), (), "another unit"),
+    "negative size": (replaced(2, 0, "-5"), (), "positive count"),
+    "no loss column": (
+        ["num_params,unique_tokens", "1000000,1000000"],
+        (),
+        "lacks the column val_loss",
+    ),
+    "no columns at all": (
+        ["a,b", "1,2"],
+        (),
+        "lacks the columns num_params, unique_tokens, val_loss",
+    ),
+    "no rows": ([HEADER], (), "no rows"),
+    "unknown recipe": (lines_of("dclm_ar"), ("--recipe", "mri"), 'no row has the recipe "mri"'),
+    "unknown baseline": (lines_of("dclm_ar"), ("--baseline", "arr"), 'did you mean "ar"'),
+    "unknown law": (lines_of("dclm_ar"), ("--laws", "soft"), 'did you mean "softq"'),
+    "held-out value not there": (
+        lines_of("dclm_ar"),
+        ("--hold-out", "unique_tokens=500m"),
+        "it has 100m, 200m, 300m, 400m",
+    ),
+    "held-out axis": (lines_of("dclm_ar"), ("--hold-out", "tokens=400m"), "--hold-out must be"),
+    "prediction without a size": (
+        lines_of("dclm_ar"),
+        ("--predict", "unique_tokens=1b"),
+        "--predict must be",
+    ),
+    "prediction of nonsense": (
+        lines_of("dclm_ar"),
+        ("--predict", "num_params=x,unique_tokens=1b"),
+        "count",
+    ),
+    "flat": (lines_of("dclm_ar", change=lambda row: 3.2), (), "is flat"),
+    "epochs mixed in a cell": (
+        [*lines_of("dclm_ar"), "71965952,100000000,8,3.7,ar,1"],
+        (),
+        "different num_epochs",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_gets_a_sentence_and_exit_code_2(run, case):
+    lines, options, words = BAD[case]
+    result = run(lines, *options)
+    assert result.exit_code == 2, result.output
+    assert words in result.output
+    assert "Traceback" not in result.output
+    assert "RMSE" not in result.output
+
+
+def test_a_missing_file_gets_a_sentence():
+    result = invoke("fit", "/nowhere/grid.csv")
+    assert result.exit_code == 2
+    assert "cannot be read" in result.output
+
+
+def test_all_problems_come_at_once(run):
+    lines = replaced(2, 3, "n/a")
+    lines[5] = lines[5].replace("1439273984", "1.4")
+    result = run(lines)
+    assert "line 3" in result.output
+    assert "line 6" in result.output
+
+
+def test_reproduce_prints_every_table_and_ends_well():
+    result = invoke("reproduce")
+    assert result.exit_code == 0, result.output
+    tables = "full_fit heldout_400m heldout_residuals_400m kim_full_fit infinite_model_curves "
+    tables += "mir_param_fits mir_efficiency muennighoff_fixed_c4"
+    for table in (*tables.split(), "null of mir_efficiency"):
+        assert table in result.output
+    assert "circular" in result.output
+    assert " 0 outside their tolerance" in result.output
+
+
+def test_reproduce_fails_when_a_figure_is_off(monkeypatch):
+    figures = json.loads(json.dumps(published.figures()))
+    figures["full_fit"]["softq"][1] += 1e-4
+    monkeypatch.setattr(published, "figures", lambda: figures)
+    result = invoke("reproduce")
+    assert result.exit_code == 1
+    assert "OUTSIDE" in result.output
+
+
+def test_reproduce_as_json():
+    found = json.loads(invoke("reproduce", "--json").output)
+    assert all(check["ok"] for check in found["checks"])
+    assert math.isclose(found["like_for_like"][-1]["paper"], 1.29, abs_tol=0.01)
