@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 
+from dcray import plugins
 from dcray.errors import ConfigError
 
 PREFIX = "dcray-"
@@ -55,8 +58,13 @@ def ray_cluster(*, num_cpus: int | None = None, logs: Path | None = None) -> Ite
     if "RAY_ADDRESS" not in os.environ:
         for name, value in PRIVATE.items():
             os.environ.setdefault(name, value)
+    on_sigterm = signal.getsignal(signal.SIGTERM)
     import ray
 
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, on_sigterm)  # importing Ray put its own there
+    for module in plugins.file_modules():
+        ray.cloudpickle.register_pickle_by_value(module)
     if ray.is_initialized():
         yield
         return

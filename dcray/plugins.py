@@ -8,12 +8,13 @@ else's plug-in is an entry point in the group `dcray.KIND`, or a file whose `PLU
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import os
 import pkgutil
 import sys
+from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from dcray.errors import ConfigError, did_you_mean
@@ -22,7 +23,7 @@ KINDS = ("objectives", "laws", "sources")
 FILES_VARIABLE = "DCRAY_PLUGIN_FILES"  # travels to Ray's workers with the environment of the driver
 
 _from_files: dict[tuple[str, str], Any] = {}
-_files_read: set[str] = set()
+_sources: dict[str, str] = {}  # path -> source of every file in use
 
 
 def names(kind: str) -> tuple[str, ...]:
@@ -51,22 +52,42 @@ def load(kind: str, name: str, **options: Any) -> Any:
 
 
 def use_file(path: str | Path) -> None:
-    """Make the plug-in of a file known here and, through the environment, in Ray's workers.
+    """Make the plug-in of a file known here and, by `carried`, in Ray's workers.
 
     Raises ConfigError where the file has no `PLUGIN` with a `kind` and a `name`.
     """
     resolved = str(Path(path).resolve())
-    _read_file(resolved)
+    if not Path(resolved).is_file():
+        raise ConfigError(f"--plugin must be a Python file, got {path}")
+    _register(resolved, Path(resolved).read_text(encoding="utf-8"))
     known = [p for p in os.environ.get(FILES_VARIABLE, "").split(os.pathsep) if p]
     if resolved not in known:
         os.environ[FILES_VARIABLE] = os.pathsep.join([*known, resolved])
 
 
+def carried() -> list[tuple[str, str]]:
+    """(path, source) of every file in use: what a process that has none of them takes up."""
+    _read_listed_files()
+    return sorted(_sources.items())
+
+
+def take_up(files: Iterable[tuple[str, str]]) -> None:
+    """Make known what another process `carried`: Ray may have started before it was named."""
+    for path, source in files:
+        _register(path, source)
+
+
+def file_modules() -> list[ModuleType]:
+    """The modules of all files: a worker cannot import them, they are pickled by value."""
+    _read_listed_files()
+    return [sys.modules[_module_name(path)] for path in _sources]
+
+
 def _built_in(kind: str) -> set[str]:
     if kind not in KINDS:
         raise ConfigError(f'no kind of plug-in is called "{kind}"{did_you_mean(kind, KINDS)}')
-    package = import_module(f"dcray.{kind}")
-    return {m.name for m in pkgutil.iter_modules(package.__path__) if not m.name.startswith("_")}
+    modules = pkgutil.iter_modules([str(Path(__file__).parent / kind)])
+    return {module.name for module in modules if not module.name.startswith("_")}
 
 
 def _entry_points(kind: str) -> dict[str, importlib.metadata.EntryPoint]:
@@ -74,22 +95,33 @@ def _entry_points(kind: str) -> dict[str, importlib.metadata.EntryPoint]:
 
 
 def _files(kind: str) -> dict[str, Any]:
-    for path in os.environ.get(FILES_VARIABLE, "").split(os.pathsep):
-        if path and path not in _files_read:
-            _read_file(path)
+    _read_listed_files()
     return {name: found for (its_kind, name), found in _from_files.items() if its_kind == kind}
 
 
-def _read_file(path: str) -> None:
-    if path in _files_read:
+def _read_listed_files() -> None:
+    for path in os.environ.get(FILES_VARIABLE, "").split(os.pathsep):
+        if path and path not in _sources:
+            use_file(path)
+
+
+def _module_name(path: str) -> str:
+    return f"dcray_plugin_{Path(path).stem}"
+
+
+def _register(path: str, source: str) -> None:
+    """Run a file's source as a module and remember its plug-in."""
+    if path in _sources:
         return
-    module_name = f"dcray_plugin_{Path(path).stem}"
-    spec = importlib.util.spec_from_file_location(module_name, path)
-    if spec is None or spec.loader is None or not Path(path).is_file():
-        raise ConfigError(f"--plugin must be a Python file, got {path}")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[module_name] = module
-    spec.loader.exec_module(module)
+    module = ModuleType(_module_name(path))
+    module.__file__ = path
+    sys.modules[module.__name__] = module
+    try:
+        exec(compile(source, path, "exec"), module.__dict__)
+    except Exception as error:
+        raise ConfigError(
+            f"--plugin {path} cannot be imported: {type(error).__name__}: {error}"
+        ) from error
     found = getattr(module, "PLUGIN", None)
     kind, name = getattr(found, "kind", None), getattr(found, "name", None)
     if kind not in KINDS or not isinstance(name, str):
@@ -97,5 +129,5 @@ def _read_file(path: str) -> None:
             f"--plugin {path} must set PLUGIN to something with a kind (one of {', '.join(KINDS)}) "
             f"and a name, got kind={kind!r}, name={name!r}"
         )
-    _files_read.add(path)
+    _sources[path] = source
     _from_files[kind, name] = found

@@ -6,14 +6,16 @@ What is slow to import (Ray, torch, MLflow, pydantic) is imported inside the com
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
+from types import FrameType
 from typing import Annotated
 
 import typer
 
 from dcray import __version__, cluster
-from dcray.cli.console import BAD_INPUT, STOPPED, err, out
+from dcray.cli.console import BAD_INPUT, STOPPED, err, naming, out
 from dcray.cli.fit import fit, reproduce
 from dcray.cli.prepare import prepare
 from dcray.cli.quickstart import quickstart
@@ -47,8 +49,8 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 app.command(epilog=EXIT_CODES)(quickstart)
-app.command(epilog=EXIT_CODES)(prepare)
-app.command(epilog=EXIT_CODES)(train)
+app.command(epilog=EXIT_CODES, cls=naming("sources"))(prepare)
+app.command(epilog=EXIT_CODES, cls=naming("objectives"))(train)
 app.command()(sizes)
 app.command()(fit)
 app.command()(reproduce)
@@ -57,6 +59,7 @@ app.command()(reproduce)
 def main() -> None:
     """Run the command; a user's mistake is "error: ..." and exit code 2, never a traceback."""
     cluster.set_environment()
+    signal.signal(signal.SIGTERM, _interrupt)
     try:
         code = app(standalone_mode=False)
         if code == INTERRUPTED:
@@ -75,6 +78,11 @@ def main() -> None:
             raise
         show()
         sys.exit(BAD_INPUT)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """SIGTERM is a polite Ctrl-C."""
+    raise KeyboardInterrupt
 
 
 def _show_version(wanted: bool) -> None:

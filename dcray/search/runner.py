@@ -19,6 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from dcray import plugins
 from dcray.config import RunConfig
 from dcray.corpus.stream import StreamRefs
 from dcray.train.meter import Point
@@ -109,7 +110,7 @@ def run_trials(
     callback = _callback(listener, {one.name for one in trials})
     tuner = ray.tune.Tuner(
         ray.tune.with_resources(
-            ray.tune.with_parameters(partial(trial), refs=refs),
+            ray.tune.with_parameters(partial(trial), refs=refs, plugin_files=plugins.carried()),
             lambda config: PlacementGroupFactory(bundles[config["name"]]),
         ),
         tune_config=ray.tune.TuneConfig(

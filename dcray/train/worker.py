@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from dcray import plugins
 from dcray.cluster import set_environment
 from dcray.config import RunConfig
 from dcray.corpus.stream import StreamRefs, fetch_rows, validation_rows
@@ -25,7 +26,7 @@ STOP_FILE = "stop"  # in a trial's folder: go to the next report, save, end
 MEMORY_ASKED = 1e6  # an outer trial must ask for something that is no CPU (bytes)
 
 
-def trial(config: dict[str, Any], *, refs: StreamRefs) -> None:
+def trial(config: dict[str, Any], *, refs: StreamRefs, plugin_files: list[tuple[str, str]]) -> None:
     """The Tune trainable: train `config["run"]` in `config["folder"]`, report as it goes.
 
     Reports {"report": ...} while it trains and {"outcome": ...} at its end; what it raises is an
@@ -34,8 +35,9 @@ def trial(config: dict[str, Any], *, refs: StreamRefs) -> None:
     import ray.tune
 
     try:
+        plugins.take_up(plugin_files)
         run = RunConfig.model_validate(config["run"])
-        outcome = _train(run, Path(config["folder"]), refs)
+        outcome = _train(run, Path(config["folder"]), refs, plugin_files)
     except ConfigError as error:
         outcome = {"state": "refused", "reason": str(error)}
     except Exception as error:
@@ -54,7 +56,9 @@ def resources(config: RunConfig, *, gpu: bool) -> list[dict[str, float]]:
     return [{"CPU": 0, "memory": MEMORY_ASKED}]
 
 
-def _train(run: RunConfig, folder: Path, refs: StreamRefs) -> dict[str, Any]:
+def _train(
+    run: RunConfig, folder: Path, refs: StreamRefs, plugin_files: list[tuple[str, str]]
+) -> dict[str, Any]:
     import ray.train
     import ray.tune
     from ray.train.torch import TorchConfig, TorchTrainer
@@ -64,7 +68,7 @@ def _train(run: RunConfig, folder: Path, refs: StreamRefs) -> dict[str, Any]:
     in_process = run.runtime.workers == 1
     report = ray.tune.report if in_process else ray.train.report
     trainer = TorchTrainer(
-        partial(_on_rank, run=run, folder=folder, refs=refs, report=report),
+        partial(_on_rank, plugin_files, run=run, folder=folder, refs=refs, report=report),
         scaling_config=ray.train.ScalingConfig(
             num_workers=0 if in_process else run.runtime.workers,
             use_gpu=gpu,
@@ -85,10 +89,16 @@ def _train(run: RunConfig, folder: Path, refs: StreamRefs) -> dict[str, Any]:
 
 
 def _on_rank(
-    *, run: RunConfig, folder: Path, refs: StreamRefs, report: Callable[[dict[str, Any]], None]
+    plugin_files: list[tuple[str, str]],
+    *,
+    run: RunConfig,
+    folder: Path,
+    refs: StreamRefs,
+    report: Callable[[dict[str, Any]], None],
 ) -> dict[str, Any]:
     """What every rank runs; returns the outcome as plain types."""
     set_environment()
+    plugins.take_up(plugin_files)
     import torch
 
     from dcray.train.checkpoint import Checkpoints
