@@ -191,10 +191,21 @@ def parse_assignments(assignments: list[str]) -> dict[str, Any]:
 
 
 def later_wins(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Several sets of changes as one: field by field, the last that names a field decides it."""
+    """Several sets of changes as one: field by field, the last set that names a field decides it.
+
+    A size replaces what earlier sets said of the shape; another objective drops their options.
+    """
     changes: dict[str, Any] = {}
     for part in parts:
-        for path, value in _flat(part):
+        flat = _flat(part)
+        named = dict(flat)
+        name = named.get("objective.name", named.get("objective"))
+        before = changes.get("objective.name", changes.get("objective"))
+        if "size" in named:
+            changes = {k: v for k, v in changes.items() if not k.startswith("size.")}
+        if name is not None and before not in (None, name):
+            changes = {k: v for k, v in changes.items() if not k.startswith("objective")}
+        for path, value in flat:
             changes.pop(path, None)  # its place is that of the last
             changes[path] = value
     return changes

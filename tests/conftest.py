@@ -3,6 +3,7 @@
 import logging
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -54,6 +55,23 @@ def tiny_corpus(ray_session, tmp_path_factory) -> Path:
 def corpus_copy(tiny_corpus, tmp_path) -> Path:
     """A copy of the tiny corpus, to be damaged."""
     return Path(shutil.copytree(tiny_corpus, tmp_path / "corpus"))
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """Makes a file system of a size such as "400k"; its folder."""
+    path = tmp_path / "disk"
+    path.mkdir()
+
+    def mount(size: str) -> Path:
+        command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "dcray-test", str(path)]
+        if subprocess.run(command, check=False, capture_output=True).returncode:
+            pytest.skip("only root can mount a small disk")
+        return path
+
+    yield mount
+    if path.is_mount():
+        subprocess.run(["umount", "-l", str(path)], check=True)
 
 
 @pytest.fixture

@@ -330,6 +330,23 @@ def test_a_checkpoint_of_the_future(dcray, tiny_corpus, unfinished):
     assert "Traceback" not in out + err
 
 
+LARGER = ("size.dim=128", "size.num_layers=4", "size.num_heads=8", "size.mlp_dim=384")
+
+
+def test_no_space_for_a_checkpoint(dcray, tiny_corpus, small_disk):
+    """12 MB of weights and moments where 9 MB are free: said, and the run is no result."""
+    record = small_disk("10m") / "runs"
+    code, out, err = dcray(*words(tiny_corpus, record, *LARGER))
+    assert code == 2, err
+    assert "no space left for a checkpoint" in out
+    assert "run the same command again" in out
+    assert "Traceback" not in out + err
+    (run,) = runs(record)
+    assert run.info.status == "FAILED"
+    assert "val_loss" not in run.data.metrics
+    assert not list(record.glob("train/checkpoints/*/step-*"))
+
+
 def test_files_and_overrides_in_their_order(dcray, tmp_path):
     one, two = tmp_path / "one.toml", tmp_path / "two.toml"
     one.write_text('size = "60k"\n[optim]\nlr = 1e-3\neps = 1e-7\n')

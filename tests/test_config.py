@@ -281,6 +281,16 @@ def test_the_last_that_names_a_field_wins_and_the_others_stay():
     assert override(BASE, later_wins([{"objective.name": "mdlm"}, {"objective": "ar"}])) == BASE
 
 
+def test_a_later_size_or_objective_replaces_what_was_said_of_an_earlier_one():
+    shape = {"size": "60k", "size.mlp_dim": 64}
+    assert override(BASE, later_wins([shape, {"size": "72m"}])).size_name == "72m"
+    assert override(BASE, later_wins([{"size": "60k"}, {"size.mlp_dim": 64}])).shape.mlp_dim == 64
+    assert override(BASE, later_wins([shape])).shape.mlp_dim == 64
+    mir = {"objective": {"name": "mir", "weight": 0.7}}
+    assert override(BASE, later_wins([mir, {"objective": "ar"}])) == BASE
+    assert override(BASE, later_wins([mir, {"objective": "mir"}])).objective.build().weight == 0.7
+
+
 @given(st.integers(1, 10**13))
 def test_a_label_is_the_count_again(count):
     assert parse_count(count_label(count)) == count

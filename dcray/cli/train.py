@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -148,10 +149,10 @@ def _config(items: list[str], workers: str | None) -> RunConfig:
     """The configuration of files and overrides; every problem of all of them at once."""
     from dcray.config import RunConfig, later_wins, override, parse_assignments, read_toml
 
-    parts = [
-        read_toml(item) if item.endswith(".toml") and "=" not in item else parse_assignments([item])
-        for item in items
-    ]
+    parts: list[dict[str, Any]] = []
+    for is_file, group in groupby(items, lambda item: item.endswith(".toml") and "=" not in item):
+        together = list(group)
+        parts += [read_toml(p) for p in together] if is_file else [parse_assignments(together)]
     if workers is not None:
         parts.append({"runtime.workers": int(workers) if workers.isdigit() else workers})
     return override(RunConfig(), later_wins(parts))

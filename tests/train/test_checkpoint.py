@@ -232,23 +232,11 @@ def test_no_space_left(tmp_path, monkeypatch):
     assert held.load(*pair(config)) == {"step": 1}
 
 
-@pytest.fixture
-def small_disk(tmp_path):
-    """A file system of 400 kB."""
-    path = tmp_path / "disk"
-    path.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=400k", "dcray-test", str(path)]
-    if subprocess.run(mount, check=False, capture_output=True).returncode:
-        pytest.skip("only root can mount a small disk")
-    yield path
-    subprocess.run(["umount", str(path)], check=True)
-
-
 def test_the_disk_fills_up_while_a_checkpoint_is_written(small_disk, monkeypatch):
     """Somebody else took what was free: the sentence is the same, and nothing half is found."""
     monkeypatch.setattr(checkpoint, "_check_space", lambda *_: None)
-    config = tiny_config()
-    held = Checkpoints(small_disk, config, CPU, keep=9)
+    config, folder = tiny_config(), small_disk("400k")
+    held = Checkpoints(folder, config, CPU, keep=9)
     held.save(*pair(config, seed=1), {"step": 1}, step=1)
 
     def fill() -> None:
@@ -257,7 +245,7 @@ def test_the_disk_fills_up_while_a_checkpoint_is_written(small_disk, monkeypatch
 
     with pytest.raises(ConfigError, match="no space left for a checkpoint") as refused:
         fill()
-    assert str(small_disk) in str(refused.value)
+    assert str(folder) in str(refused.value)
     found = pair(config)
     progress = held.load(*found)
     assert same(pair(config, seed=progress["step"]), found)
