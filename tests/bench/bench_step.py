@@ -3,19 +3,24 @@
 Both sides train the same configuration with the same reports, in a fresh process each time, by
 turns: one as a trial of Ray Tune with Ray Train in-process, rows from the object store; one as a
 plain process that calls `train` with rows from a memory map. The time runs from the first report
-after the warm-up to the last step, waiting for whoever reads the reports included.
+after the warm-up to the last but one, waiting for whoever reads the reports included. Processor
+seconds are given beside it: on a busy machine they are what can be compared.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
+import time
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
+from itertools import pairwise
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import psutil
 
 from dcray.config import RunConfig
 from dcray.corpus.manifest import Corpus
@@ -25,24 +30,55 @@ from dcray.search.runner import Listener, StopRequest, Trial, run_trials
 from dcray.train.progress import Outcome, Report
 from tests.bench.common import cluster_and_corpus, configuration, machine, spread
 
-Marks = list[tuple[int, float]]  # (steps done, seconds spent) at each report
+
+class Mark(NamedTuple):
+    """Where a run stood at a report."""
+
+    step: int
+    seconds: float  # spent so far, all waiting included
+    rate: float  # tokens/s since the report before, waiting left out
+    cpu: float  # processor seconds of the training process so far, all threads
 
 
-def step_seconds(marks: Marks, warm_up: int) -> float:
-    """Seconds a step between the first report after the warm-up and the last one."""
-    first = next(mark for mark in marks if mark[0] >= warm_up)
-    last = marks[-1]
-    assert last[0] > first[0], "too few steps: ask for more --steps"
-    return (last[1] - first[1]) / (last[0] - first[0])
+class Step(NamedTuple):
+    """A step between the first report after the warm-up and the last one but the final."""
+
+    seconds: float
+    waiting: float  # seconds of it in which the loop waited for whoever reads its reports
+    cpu: float
 
 
-def through_ray(run: RunConfig, refs: StreamRefs, folder: Path) -> tuple[Marks, float]:
+def a_step(marks: list[Mark], warm_up: int, step_tokens: int) -> Step:
+    """The mean step; the final report is left out, since it follows the validation."""
+    kept = [mark for mark in marks[:-1] if mark.step >= warm_up]
+    assert len(kept) > 2, "too few reports: ask for more --steps"
+    first, last = kept[0], kept[-1]
+    steps = last.step - first.step
+    pairs = pairwise(kept)
+    training = sum((b.step - a.step) * step_tokens / b.rate for a, b in pairs)
+    seconds = last.seconds - first.seconds
+    return Step(seconds / steps, (seconds - training) / steps, (last.cpu - first.cpu) / steps)
+
+
+def trainer_cpu() -> float:
+    """Processor seconds of the trial's process, which waits while its report is read."""
+    spent = [0.0]
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            if process.name().startswith("ray::"):
+                times = process.cpu_times()
+                spent.append(times.user + times.system)
+    return max(spent)
+
+
+def through_ray(run: RunConfig, refs: StreamRefs, folder: Path) -> tuple[list[Mark], float]:
     """The reports and the final loss of one in-process trial."""
-    marks: Marks = []
+    marks: list[Mark] = []
     losses: list[float] = []
 
     def on_report(_name: str, report: Report) -> None:
-        marks.append((report.step, report.seconds))
+        cpu = trainer_cpu()
+        marks.append(Mark(report.step, report.seconds, report.tokens_per_second, cpu))
 
     def on_end(_name: str, outcome: Outcome, traceback: str) -> None:
         assert outcome.val_loss is not None, traceback or outcome.reason
@@ -58,7 +94,7 @@ def through_ray(run: RunConfig, refs: StreamRefs, folder: Path) -> tuple[Marks, 
     return marks, losses[0]
 
 
-def bare(config: dict[str, Any], corpus_path: str, folder: str) -> tuple[Marks, float]:
+def bare(config: dict[str, Any], corpus_path: str, folder: str) -> tuple[list[Mark], float]:
     """The same by the loop alone; runs in a process of its own."""
     import torch
 
@@ -84,7 +120,9 @@ def bare(config: dict[str, Any], corpus_path: str, folder: str) -> tuple[Marks, 
         Data(lambda all_ids: (rows[ids] for ids in all_ids), validation, corpus.mask_id),
         place,
         microbatch_size=run.runtime.microbatch_size,
-        report=lambda report: marks.append((report.step, report.seconds)),
+        report=lambda said: marks.append(
+            Mark(said.step, said.seconds, said.tokens_per_second, time.process_time())
+        ),
         checkpoints=Checkpoints(Path(folder), run, place, keep=run.runtime.keep_checkpoints),
     )
     assert outcome.val_loss is not None
@@ -102,9 +140,11 @@ def main() -> None:
     with cluster_and_corpus(args.device) as (place, corpus):
         run = configuration(args.device, args.steps, corpus, args.overrides)
         refs = publish(corpus, run.data.unique_tokens, run.data.val_tokens, "resident")
-        rate = run.batch_size * run.data.seq_len
-        print(f"{machine(args.device)}; {run.size_name}, {run.num_steps} steps of {rate:,} tokens")
-        ratios = []
+        tokens = run.batch_size * run.data.seq_len
+        print(
+            f"{machine(args.device)}; {run.size_name}, {run.num_steps} steps of {tokens:,} tokens"
+        )
+        ratios: dict[str, list[float]] = {"seconds": [], "cpu": []}
         for pair in range(args.pairs):
             found = {}
             sides = ("ray", "bare") if pair % 2 == 0 else ("bare", "ray")
@@ -117,16 +157,24 @@ def main() -> None:
                         task = (run.to_dict(), str(corpus.path), str(folder))
                         found[side] = pool.submit(bare, *task).result()
             assert args.device == "cuda" or found["ray"][1] == found["bare"][1], "other losses"
-            ray, alone = (step_seconds(found[side][0], args.warm_up) for side in ("ray", "bare"))
-            ratios.append(ray / alone)
+            ray, alone = (a_step(found[side][0], args.warm_up, tokens) for side in ("ray", "bare"))
+            for name in ratios:
+                ratios[name].append(getattr(ray, name) / getattr(alone, name))
+            told = ", ".join(f"{name} {values[-1]:.4f}" for name, values in ratios.items())
             print(
-                f"pair {pair + 1} ({sides[0]} first): through Ray {ray * 1e3:.2f} ms a step "
-                f"({rate / ray:,.0f} tokens/s, {len(found['ray'][0])} reports), bare "
-                f"{alone * 1e3:.2f} ms ({rate / alone:,.0f} tokens/s, {len(found['bare'][0])} "
-                f"reports), ratio {ratios[-1]:.4f}",
+                f"pair {pair + 1} ({sides[0]} first): through Ray {describe(ray)}; "
+                f"bare {describe(alone)}; ratios: {told}",
                 flush=True,
             )
-        print(f"through Ray / bare, {spread(ratios)}: costs {statistics.median(ratios) - 1:+.2%}")
+        for name, values in ratios.items():
+            cost = statistics.median(values) - 1
+            print(f"{name} a step, through Ray / bare: {spread(values)}, costs {cost:+.2%}")
+
+
+def describe(step: Step) -> str:
+    """One side's step in milliseconds."""
+    seconds, waiting, cpu = (1e3 * value for value in step)
+    return f"{seconds:.2f} ms a step ({waiting:.2f} of it waiting, {cpu:.2f} of processor time)"
 
 
 if __name__ == "__main__":

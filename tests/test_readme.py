@@ -1,0 +1,112 @@
+"""Every command of the README is one that dcray takes; the cheap ones run."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from dcray import plugins
+from dcray.cli import app
+from dcray.cli.prepare import _counts, _options
+from dcray.cli.train import _config
+from dcray.sources import parse
+from tests.support import VOCAB_SIZE, run_tiny, tiny_config
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+CHEAP = ("--version", "sizes", "--dry-run")  # the others need a corpus, a network or minutes
+
+
+def blocks(language):
+    return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+
+
+LINES = [line for block in blocks("bash") for line in block.splitlines() if line.strip()]
+COMMANDS = sorted(
+    {
+        tuple(words[1:])
+        for line in LINES
+        for part in line.split(" && ")
+        if Path((words := shlex.split(part))[0]).name == "dcray"
+    }
+)
+GROUP = typer.main.get_command(app)
+
+
+@pytest.fixture
+def beside(tmp_path, monkeypatch):
+    """The files that the README shows, and the ones that it speaks of, in the working directory."""
+    for language in ("toml", "python"):
+        for block in blocks(language):
+            Path(tmp_path, block.splitlines()[0].removeprefix("# ")).write_text(block)
+    Path(tmp_path, "losses.csv").write_text("num_params,unique_tokens,val_loss\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(plugins.FILES_VARIABLE, "")
+    monkeypatch.setattr(plugins, "_from_files", {})
+    monkeypatch.setattr(plugins, "_files_read", set())
+    return tmp_path
+
+
+def parsed(words):
+    """(name, parameters) of a command's words; raises where an option or argument is unknown."""
+    at = next(i for i, word in enumerate(words) if word in GROUP.commands)
+    options = GROUP.make_context("dcray", list(words[: at + 1])).params
+    for path in options["plugin"] or []:
+        plugins.use_file(path)
+    command = GROUP.commands[words[at]]
+    return words[at], command.make_context(words[at], list(words[at + 1 :])).params
+
+
+def test_there_are_commands_to_test():
+    assert len(COMMANDS) > 10
+    assert any(words[0] == "quickstart" for words in COMMANDS)
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_a_command_is_understood(words, beside):
+    name, given = parsed(words)
+    if name == "train":
+        assert _config(given["items"], given["workers"]).num_steps > 0
+    if name == "prepare":
+        parse(given["source"], _options(given["option"]))
+        counts = _counts(budgets=given["budgets"], val_tokens=given["val_tokens"])
+        assert counts["budgets"] == sorted(counts["budgets"])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("--version",), *(words for words in COMMANDS if any(word in words for word in CHEAP))],
+    ids=" ".join,
+)
+def test_a_cheap_command_runs(words, beside):
+    result = CliRunner().invoke(app, list(words))
+    assert result.exit_code == 0, result.output
+
+
+@pytest.mark.parametrize("words", [("train", "size=60m"), ("train", "optim.lrr=1", "--dry-run")])
+def test_a_wrong_command_would_be_found(words):
+    with pytest.raises(ValueError, match=r"did you mean|no size"):
+        _config(list(parsed(words)[1]["items"]), None)
+
+
+def test_the_plugin_of_the_readme_trains(beside):
+    plugins.use_file("stutter.py")
+    outcome, reports = run_tiny(tiny_config(objective={"name": "stutter", "share": 0.2}))
+    losses = [
+        point.values["train/loss"]
+        for said in reports
+        for point in said.points
+        if "train/loss" in point.values
+    ]
+    assert outcome.val_loss is not None
+    assert 0 < losses[-1] < losses[0] < 2 * VOCAB_SIZE
+
+
+def test_the_tests_that_the_readme_names_exist():
+    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", README)
+    assert len(named) > 5
+    for path, function in named:
+        assert f"def {function}" in (ROOT / path).read_text(encoding="utf-8"), (path, function)
