@@ -14,6 +14,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 import psutil
 
@@ -58,38 +59,38 @@ def ray_cluster(*, num_cpus: int | None = None, logs: Path | None = None) -> Ite
     if "RAY_ADDRESS" not in os.environ:
         for name, value in PRIVATE.items():
             os.environ.setdefault(name, value)
-    on_sigterm = signal.getsignal(signal.SIGTERM)
     import ray
 
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, on_sigterm)  # importing Ray put its own there
     for module in plugins.file_modules():
         ray.cloudpickle.register_pickle_by_value(module)
     if ray.is_initialized():
         yield
         return
     if "RAY_ADDRESS" in os.environ:
-        ray.init(logging_level="error", log_to_driver=False)
+        with signals_wait():
+            ray.init(logging_level="error", log_to_driver=False)
         try:
             yield
         finally:
-            ray.shutdown()
+            with signals_wait():
+                ray.shutdown()
         return
     _clear_dead_sessions()
     folder = tempfile.mkdtemp(
         prefix=f"{PREFIX}{os.getpid()}-"
     )  # short: a socket's path has 107 bytes
     try:
-        ray.init(
-            address="local",
-            num_cpus=num_cpus,
-            include_dashboard=False,
-            logging_level="error",
-            log_to_driver=False,
-            configure_logging=True,
-            _temp_dir=folder,
-        )
         try:
+            with signals_wait():
+                ray.init(
+                    address="local",
+                    num_cpus=num_cpus,
+                    include_dashboard=False,
+                    logging_level="error",
+                    log_to_driver=False,
+                    configure_logging=True,
+                    _temp_dir=folder,
+                )
             yield
         except ConfigError:
             raise
@@ -97,9 +98,40 @@ def ray_cluster(*, num_cpus: int | None = None, logs: Path | None = None) -> Ite
             _keep_logs(Path(folder), logs)
             raise
         finally:
-            ray.shutdown()
+            with signals_wait():
+                ray.shutdown()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def signals_wait() -> Iterator[None]:
+    """A SIGINT or SIGTERM within the block is heard at its end; a second one at once.
+
+    An exception raised in the midst of `ray.init` may be swallowed, and a lock stays taken.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    heard: list[int] = []
+
+    def hear(number: int, frame: FrameType | None) -> None:
+        heard.append(number)
+        if len(heard) > 1:
+            raise KeyboardInterrupt
+
+    set_handler = signal.signal
+    before = {number: set_handler(number, hear) for number in (signal.SIGINT, signal.SIGTERM)}
+    # ray.init would put its own handler there
+    signal.signal = lambda number, _: signal.getsignal(number)  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        signal.signal = set_handler
+        for number, handler in before.items():
+            set_handler(number, handler)
+    if heard:
+        raise KeyboardInterrupt
 
 
 def _clear_dead_sessions() -> None:
