@@ -44,21 +44,20 @@ def main() -> None:
     args = parser.parse_args()
     found = {}
     kinds = (("in-process", 1, args.trials), ("worker group of 2", 2, args.groups))
-    with cluster_and_corpus(args.device, num_cpus=2) as (place, corpus):
-        for name, workers, count in kinds:
-            if not count:
-                continue
-            # Two threads a trial fill the two CPUs, so that one trial runs at a time.
-            more = {"runtime.workers": workers, "runtime.threads": 3 - workers}
-            more["runtime.microbatch_size"] = 4
+    for name, workers, count in kinds:
+        if not count:
+            continue
+        # As many CPUs as one trial takes, so that one trial runs at a time.
+        with cluster_and_corpus(args.device, num_cpus=workers) as (place, corpus):
+            more = {"runtime.workers": workers, "runtime.microbatch_size": 4}
             run = configuration(args.device, 20, corpus, args.overrides, **more)
             refs = publish(corpus, run.data.unique_tokens, run.data.val_tokens, "resident")
-            home = place / f"{workers}" / "checkpoints"
+            home = place / "study" / "checkpoints"
             trials = [Trial(f"t{number}", run, home / f"t{number}") for number in range(count)]
-            first, *rest = starts(trials, refs, place / f"{workers}" / "logs")
+            first, *rest = starts(trials, refs, home.parent / "logs")
             found[name] = statistics.median(rest or [first])
             print(f"{name}: first {first:.2f} s, then {spread(rest or [first])} s", flush=True)
-        print(machine(args.device))
+    print(machine(args.device))
     if len(found) == 2:
         one, group = found.values()
         print(f"worker group / in-process: {group / one:.1f}")
