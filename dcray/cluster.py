@@ -15,6 +15,8 @@ from pathlib import Path
 
 import psutil
 
+from dcray.errors import ConfigError
+
 PREFIX = "dcray-"
 QUIET = {  # defaults only: what the user has set stays
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -82,6 +84,8 @@ def ray_cluster(*, num_cpus: int | None = None, logs: Path | None = None) -> Ite
         )
         try:
             yield
+        except ConfigError:
+            raise
         except BaseException:
             _keep_logs(Path(folder), logs)
             raise

@@ -8,13 +8,19 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    Discriminator,
+    Field,
+    Tag,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from dcray.errors import ConfigError, did_you_mean
 from dcray.sections import (
@@ -38,10 +44,16 @@ from dcray.sizes import SIZES, Shape
 NOT_IDENTITY = ("seed", "runtime", "size")
 
 
+Size = Annotated[
+    Annotated[str, Tag("NAME")] | Annotated[ShapeConfig, Tag("TABLE")],
+    Discriminator(lambda size: "NAME" if isinstance(size, str) else "TABLE"),
+]
+
+
 class RunConfig(Frozen):
     """One run: a size, an objective, and how it is trained on which tokens."""
 
-    size: str | ShapeConfig = "257m"
+    size: Size = "257m"
     objective: ObjectiveConfig = Field(default_factory=ObjectiveConfig)
     num_epochs: int = Field(16, ge=1)
     batch_size: int = Field(128, ge=1)  # sequences per optimizer step, all ranks
@@ -158,7 +170,7 @@ def override(base: RunConfig, changes: Mapping[str, Any]) -> RunConfig:
     try:
         config = RunConfig.model_validate(tree)
     except ValidationError as error:
-        problems += [_sentence(detail) for detail in error.errors()]
+        problems += _sentences(error)
     if problems:
         raise ConfigError(list(dict.fromkeys(problems)))
     return config
@@ -175,6 +187,16 @@ def parse_assignments(assignments: list[str]) -> dict[str, Any]:
             changes[path.strip()] = tomllib.loads(f"value = {value}")["value"]
         except tomllib.TOMLDecodeError:
             changes[path.strip()] = value.strip()
+    return changes
+
+
+def later_wins(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Several sets of changes as one: field by field, the last that names a field decides it."""
+    changes: dict[str, Any] = {}
+    for part in parts:
+        for path, value in _flat(part):
+            changes.pop(path, None)  # its place is that of the last
+            changes[path] = value
     return changes
 
 
@@ -214,20 +236,16 @@ def _put(tree: dict[str, Any], path: str, value: Any) -> str | None:
     """Write one change into the tree; returns a sentence where there is no such field."""
     *parents, leaf = path.split(".")
     if path in ("objective", "objective.name"):
-        name = (
-            value
-            if path == "objective.name" or not isinstance(value, Mapping)
-            else value.get("name")
-        )
-        if name != tree["objective"]["name"]:
-            tree["objective"] = {"name": name}  # another objective's options do not carry over
+        if value != tree["objective"]["name"]:
+            tree["objective"] = {"name": value}  # another objective's options do not carry over
         return None
     if parents == ["size"]:
-        if isinstance(tree["size"], str):
-            tree["size"] = SIZES[tree["size"]]._asdict() if tree["size"] in SIZES else {}
         if leaf not in ShapeConfig.model_fields:
             return f'"{path}" is not a field{did_you_mean(path, field_names())}'
-        tree["size"][leaf] = value
+        if isinstance(tree["size"], str) and tree["size"] in SIZES:
+            tree["size"] = SIZES[tree["size"]]._asdict()
+        if isinstance(tree["size"], Mapping):  # else the size itself is refused, once
+            tree["size"] = {**tree["size"], leaf: value}
         return None
     if parents == ["objective"]:
         tree["objective"][leaf] = value
@@ -241,13 +259,32 @@ def _put(tree: dict[str, Any], path: str, value: Any) -> str | None:
     return None
 
 
-def _sentence(detail: Any) -> str:
-    """One pydantic error as a sentence that names the field, the rule and the value."""
-    steps = [str(step) for step in detail["loc"]]
-    path = ".".join(step for step in steps if re.fullmatch(r"[a-z_]+|\d+", step))
-    message: str = detail["msg"].removeprefix("Value error, ")
-    if detail["type"] == "extra_forbidden":
-        return f'"{path}" is not a field{did_you_mean(path, field_names())}'
-    if not path or message.startswith((path, path.split(".")[0] + ".")) or "is called" in message:
-        return message
-    return f"{path}: {message[:1].lower()}{message[1:]}, got {detail['input']!r}"
+def _sentences(error: ValidationError) -> list[str]:
+    """A pydantic error as one sentence a field that names it, the rules it breaks and the value."""
+    rules: dict[str, list[str]] = {}
+    found: list[str] = []
+    for detail in error.errors():
+        path = _path(detail["loc"])
+        message = detail["msg"].removeprefix("Value error, ")
+        if detail["type"] == "extra_forbidden":
+            found.append(f'"{path}" is not a field{did_you_mean(path, field_names())}')
+        elif not path or message.startswith((path, path.split(".")[0] + ".", '"', "no ")):
+            found.append(message)  # it names the field itself
+        else:  # one of a union's rules must hold
+            rule = f"{message[:1].lower()}{message[1:]}"
+            rules.setdefault(f"{path}: {{}}, got {detail['input']!r}", []).append(rule)
+    return found + [text.replace("{}", "; or ".join(every), 1) for text, every in rules.items()]
+
+
+def _path(steps: tuple[int | str, ...]) -> str:
+    """The dotted field of a pydantic location; what lies behind it names a branch of a union."""
+    names = field_names()
+    path = ""
+    for step in steps:
+        longer = f"{path}.{step}" if path else str(step)
+        if step in ("NAME", "TABLE"):
+            continue
+        if path in names and longer not in names and not (path == "size" or isinstance(step, int)):
+            break
+        path = longer
+    return path

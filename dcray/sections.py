@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -13,6 +14,8 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
+    ValidationInfo,
+    field_validator,
     model_validator,
 )
 
@@ -27,30 +30,42 @@ def parse_count(value: Any) -> Any:
     if isinstance(value, str):
         match = re.fullmatch(r"([\d_]+(?:\.\d+)?)\s*([kmb]?)", value.strip().lower())
         if match:
-            count = float(match[1].replace("_", "")) * COUNT_UNITS[match[2]]
-            if count == round(count):
-                return round(count)
+            count = Decimal(match[1].replace("_", "")) * COUNT_UNITS[match[2]]
+            if count == int(count):
+                return int(count)
         raise ValueError('must be a count such as 64000, "64k", "100m" or "1.5b"')
     return value
 
 
 def count_label(count: int) -> str:
-    """The shortest exact label: 64_000 -> "64k", 100_000_000 -> "100m"."""
+    """An exact label of at most three decimals: 64_000 -> "64k", 100_000_000 -> "100m"."""
     for unit, factor in (("b", 10**9), ("m", 10**6), ("k", 10**3)):
         if count >= factor and count * 1000 % factor == 0:
-            return f"{count / factor:g}{unit}"
+            whole, thousandths = divmod(count * 1000 // factor, 1000)
+            return f"{whole}.{thousandths:03}".rstrip("0").rstrip(".") + unit
     return str(count)
 
 
 TokenCount = Annotated[int, BeforeValidator(parse_count), Field(gt=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
-Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class Frozen(BaseModel):
     """A value: no field can be changed, no unknown field is taken."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", protected_namespaces=(), allow_inf_nan=False
+    )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_boolean_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
+        """true is 1 to Python; in a configuration it is a mistake."""
+        assert info.field_name is not None
+        kind = str(cls.model_fields[info.field_name].annotation)
+        if isinstance(value, bool) and "bool" not in kind:
+            raise ValueError("input should be no true or false")
+        return value
 
 
 def rows_in(num_tokens: int, seq_len: int, stride: int) -> int:
@@ -103,6 +118,8 @@ class ObjectiveConfig(BaseModel):
         if not isinstance(value, Mapping):
             return value
         name = value.get("name", "ar")
+        if not isinstance(name, str):
+            raise ValueError(f"objective must be a name, or a table with one, got {name!r}")
         options = {key: option for key, option in value.items() if key != "name"}
         try:
             built = plugins.load("objectives", name, **options)
@@ -225,7 +242,7 @@ class DataConfig(Frozen):
 
 def _rising(epochs: Any) -> Any:
     if isinstance(epochs, tuple) and list(epochs) != sorted(set(epochs)):
-        raise ValueError(f"must rise, got {list(epochs)}")
+        raise ValueError("must rise")
     return epochs
 
 

@@ -1,7 +1,11 @@
-"""Quiet libraries in every test."""
+"""Quiet libraries in every test; one private Ray and one tiny corpus for all that need one."""
 
 import logging
 import os
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -22,3 +26,48 @@ def ray_session():
     """One private Ray for all tests that need one."""
     with ray_cluster(num_cpus=2):
         yield
+
+
+@pytest.fixture(scope="session")
+def tiny_corpus(ray_session, tmp_path_factory) -> Path:
+    """Bytes of small documents in several shards, made by the product; not to be written to."""
+    from dcray.corpus.prepare import prepare
+    from dcray.sources import parse
+
+    root = tmp_path_factory.mktemp("tiny")
+    (root / "texts").mkdir()
+    for number in range(40):
+        words = " ".join(f"{word} {number * word % 97}" for word in range(40))
+        (root / "texts" / f"{number}.txt").write_text(f"document {number}: {words}\n")
+    prepare(
+        parse(f"files:{root / 'texts'}"),
+        root / "corpus",
+        tokenizer="byte",
+        budgets=[500, 1_000, 4_000],
+        val_tokens=600,
+        shard_tokens=300,
+    )
+    return root / "corpus"
+
+
+@pytest.fixture
+def corpus_copy(tiny_corpus, tmp_path) -> Path:
+    """A copy of the tiny corpus, to be damaged."""
+    return Path(shutil.copytree(tiny_corpus, tmp_path / "corpus"))
+
+
+@pytest.fixture
+def dcray(monkeypatch, capfd) -> Callable[..., tuple[int, str, str]]:
+    """The command in this process: (exit code, standard output, error output), as a user sees."""
+    from dcray import cli
+
+    def run(*words: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["dcray", *map(str, words)])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as stopped:
+            cli.main()
+        printed = capfd.readouterr()
+        assert isinstance(stopped.value.code, int)
+        return stopped.value.code, printed.out, printed.err
+
+    return run

@@ -146,15 +146,15 @@ def print_results(ended: Sequence[Ended], directory: Path, tracking_uri: str | N
 
 def _config(items: list[str], workers: str | None) -> RunConfig:
     """The configuration of files and overrides; every problem of all of them at once."""
-    from dcray.config import RunConfig, override, parse_assignments, read_toml
+    from dcray.config import RunConfig, later_wins, override, parse_assignments, read_toml
 
-    changes: dict[str, Any] = {}
-    for item in items:
-        is_file = item.endswith(".toml") and "=" not in item
-        changes |= read_toml(item) if is_file else parse_assignments([item])
+    parts = [
+        read_toml(item) if item.endswith(".toml") and "=" not in item else parse_assignments([item])
+        for item in items
+    ]
     if workers is not None:
-        changes["runtime.workers"] = int(workers) if workers.isdigit() else workers
-    return override(RunConfig(), changes)
+        parts.append({"runtime.workers": int(workers) if workers.isdigit() else workers})
+    return override(RunConfig(), later_wins(parts))
 
 
 def _dry_run(

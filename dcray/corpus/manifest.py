@@ -118,11 +118,17 @@ class Corpus:
         found: Array = np.load(self.path / TRAIN_OFFSETS, mmap_mode="r")
         return found
 
-    def verify(self) -> None:
-        """Hash every file; raises ConfigError that names each truncated or edited one."""
-        shards = {shard.file: shard.sha256 for shard in self.manifest.shards}
+    def verify(self, num_tokens: int | None = None) -> None:
+        """Hash every file that the first `num_tokens` tokens and the validation set lie in.
+
+        Raises ConfigError that names each truncated or edited one.
+        """
+        shards = {path.name: sha256 for path, _, _, sha256 in self.shards(num_tokens)}
+        files = dict(self.manifest.files)
+        if num_tokens is not None:  # a run reads no more than this
+            files = {n: sha for n, sha in files.items() if n in (VALIDATION, VALIDATION_BYTES)}
         problems: list[str] = []
-        for name, digest in {**self.manifest.files, **shards}.items():
+        for name, digest in {**files, **shards}.items():
             try:
                 verify_shard(self.path / name, digest)
             except ConfigError as error:

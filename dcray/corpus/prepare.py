@@ -41,8 +41,8 @@ from dcray.corpus.record import (
     Overlap,
     Part,
     TokenizerRecord,
-    read_manifest,
 )
+from dcray.corpus.request import Request, already_there, checked_tokenizer
 from dcray.corpus.split import (
     Split,
     shared_documents,
@@ -52,37 +52,10 @@ from dcray.corpus.split import (
 )
 from dcray.corpus.spool import Spool, cause_in_task, scan
 from dcray.errors import ConfigError
-from dcray.sources import source_name
 
 SHARD_TOKENS = 100_000_000
 BPE_BYTES = 1_000_000_000  # of text that bpe:V is trained on, at most
 Progress = Callable[[str, int, int | None], None]  # stage, done, total (None: not known)
-
-
-@dataclass(frozen=True)
-class Request:
-    """What a corpus was asked to be; its record is stored and compared with the next request."""
-
-    source: Any
-    tokenizer: str
-    budgets: tuple[int, ...]
-    val_tokens: int
-    seed: int
-
-    def record(self) -> dict[str, Any]:
-        """JSON; equal records give equal corpora."""
-        asked = getattr(self.source, "request", None)
-        return {
-            "source": asked() if asked else {"source": source_name(self.source)},
-            "tokenizer": self.tokenizer,
-            "budgets": list(self.budgets),
-            "val_tokens": self.val_tokens,
-            "seed": self.seed,
-        }
-
-    @property
-    def needed(self) -> int:
-        return self.budgets[-1] + self.val_tokens
 
 
 def prepare(
@@ -102,9 +75,9 @@ def prepare(
     for what cannot be prepared, with nothing left behind.
     """
     out = Path(out)
-    name = _checked_tokenizer(source, tokenizer, budgets, val_tokens)
+    name = checked_tokenizer(source, tokenizer, budgets, val_tokens)
     request = Request(source, name, tuple(sorted(set(budgets))), val_tokens, seed)
-    if held := _already_there(out, request):
+    if held := already_there(out, request):
         return held
     work = Work(request, shard_tokens, on_progress or (lambda stage, done, total: None))
     build = _from_tokens if hasattr(source, "tokens") else _from_documents
@@ -138,66 +111,11 @@ class Work:
         )
 
 
-def _checked_tokenizer(
-    source: Any, tokenizer: str | None, budgets: Sequence[int], val_tokens: int
-) -> str:
-    """The tokenizer's name; raises ConfigError with all that is wrong with a request."""
-    problems: list[str] = []
-    if not budgets or min(budgets) < 2:
-        problems.append(f"budgets must be counts of at least 2 tokens, got {list(budgets)}")
-    if val_tokens < 2:
-        problems.append(f"val_tokens must be at least 2, got {val_tokens}")
-    vocabulary = getattr(source, "vocabulary", None)
-    name = tokenizer or vocabulary or ""
-    if not name:
-        problems.append(f"tokenizer must be given (one of: {', '.join(vocabularies.NAMES)})")
-    elif vocabulary and name != vocabulary:
-        problems.append(
-            f'tokenizer must be "{vocabulary}", the vocabulary of the source, got "{name}"'
-        )
-    else:
-        try:
-            vocabularies.check_name(name)
-        except ConfigError as error:
-            problems += error.problems
-    if not vocabulary and name.startswith("ids:"):
-        problems.append(f"tokenizer {name} encodes no text: it is for sources of tokens")
-    if problems:
-        raise ConfigError(problems)
-    return name
-
-
-def _already_there(out: Path, request: Request) -> Manifest | None:
-    """The manifest of the same request; ConfigError for a folder that is something else."""
-    if not out.exists():
-        return None
-    if out.is_dir() and not any(out.iterdir()):
-        return None
-    if not (out / MANIFEST).is_file():
-        raise ConfigError(f"{out} exists and is no corpus; choose another folder")
-    held = read_manifest(out)
-    if differences := list(_differences(held.request, request.record())):
-        raise ConfigError(
-            f"{out} holds another corpus ({'; '.join(differences)}); delete it, or choose another "
-            "folder"
-        )
-    return held
-
-
-def _differences(held: dict[str, Any], asked: dict[str, Any], prefix: str = "") -> Iterator[str]:
-    for key in sorted({*held, *asked}):
-        old, new = held.get(key), asked.get(key)
-        if isinstance(old, dict) and isinstance(new, dict):
-            yield from _differences(old, new, f"{prefix}{key}.")
-        elif old != new:
-            yield f"{prefix}{key} is {json.dumps(old)} there, {json.dumps(new)} here"
-
-
 def _publish(partial: Path, out: Path, request: Request) -> None:
     try:
         publish(partial, out)
     except OSError:
-        if not _already_there(out, request):  # another run was quicker: the same corpus will do
+        if not already_there(out, request):  # another run was quicker: the same corpus will do
             raise
 
 

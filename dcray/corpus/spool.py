@@ -159,7 +159,7 @@ def encode(
 
     `tokenizer` is the tokenizer's file, `dtype` that of the ids. `wanted` says how many bytes of
     text the caller still needs, as far as it can tell: so much is one execution. It is read to its
-    end even when the caller stops, for a Ray Data iterator left half-read keeps threads that outlive
+    end even when the caller stops: a Ray Data iterator left half-read keeps threads that outlive
     the cluster.
     """
     names = [str(path) for path in spool.files]

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from dcray.config import RunConfig
 from dcray.corpus.manifest import Corpus, verify_shard
 from dcray.corpus.order import cut_rows
+from dcray.corpus.spool import cause_in_task
 from dcray.sections import rows_in
 from dcray.train.evaluate import ValidationRows
 
@@ -121,8 +122,11 @@ def _load(shards: tuple[Shard, ...], num_tokens: int, dtype: Any) -> NDArray[Any
             "tokens": _read(shards[row["shard"]], dtype),
         }
     )
-    for piece in pieces.iter_rows():
-        flat[piece["start"] : piece["start"] + len(piece["tokens"])] = piece["tokens"]
+    try:
+        for piece in pieces.iter_rows():
+            flat[piece["start"] : piece["start"] + len(piece["tokens"])] = piece["tokens"]
+    except Exception as error:  # another node's copy may differ from the one the driver verified
+        raise cause_in_task(error) or error from None
     return flat
 
 

@@ -101,6 +101,7 @@ def execute(
             view.end(ended[one.name])
     missing = [one for one in requests if one.name not in ended]
     if missing:
+        corpus.verify(max(one.config.data.unique_tokens for one in missing))
         logs = directory / store.study / "logs"
         with ray_cluster(num_cpus=num_cpus, logs=logs):
             ended |= _train(missing, corpus, store, directory, view)

@@ -8,6 +8,7 @@ driver's gap in the record can be filled.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -16,8 +17,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
 from torch import nn
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import (
     get_model_state_dict,
     get_state_dict,
@@ -52,6 +55,9 @@ class Checkpoints:
 
     def load(self, model: nn.Module, optimizer: Optimizer) -> dict[str, Any] | None:
         """Restore the newest checkpoint into model and optimizer; its progress, or None."""
+        if self.place.rank == 0:
+            _settle(self.folder)
+        self.place.barrier()
         steps = self._steps()
         self.place.barrier()
         if not steps:
@@ -124,7 +130,14 @@ def read_meta(path: Path) -> dict[str, Any]:
 
 def check_same(saved: Mapping[str, Any], config: RunConfig, path: Path) -> None:
     """Raise ConfigError that names every field in which the checkpoint is another configuration."""
-    theirs, ours = RunConfig.model_validate(saved), config
+    try:
+        theirs, ours = RunConfig.model_validate(saved), config
+    except ValidationError as error:
+        fields = ", ".join(".".join(map(str, detail["loc"])) for detail in error.errors())
+        raise ConfigError(
+            f"the checkpoint {path} is of another dcray: its configuration has no meaning here "
+            f"({fields}). Go on with that dcray, or move the folder away to start afresh"
+        ) from None
     pairs = _differences(
         theirs.identity_fields() | {"seed": theirs.seed},
         ours.identity_fields() | {"seed": ours.seed},
@@ -163,10 +176,14 @@ def _num_bytes(state: Any) -> int:
 
 
 def _write_synced(path: Path, text: str) -> None:
-    with path.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with path.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        _told_if_full(error, path.parent)
+        raise
 
 
 def _replace(source: Path, target: Path) -> None:
@@ -179,7 +196,34 @@ def _replace(source: Path, target: Path) -> None:
     shutil.rmtree(aside, ignore_errors=True)
 
 
+def _settle(folder: Path) -> None:
+    """Finish the renames of a `_replace` that was killed between its two: the older one counts."""
+    for aside in folder.glob(".old-*") if folder.is_dir() else ():
+        target = aside.with_name(aside.name.removeprefix(".old-"))
+        if not target.exists():
+            aside.rename(target)
+
+
 def _quietly(function: Any, *args: Any, **kwargs: Any) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        function(*args, **kwargs)
+    """Call without warnings; what fails on any rank is raised as itself, not as torch's wrapper.
+
+    (CheckpointException is no Exception: it would pass every handler on its way out.)
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            function(*args, **kwargs)
+    except CheckpointException as error:
+        causes = [cause for cause, _ in error.failures.values()]
+        for cause in causes:
+            _told_if_full(cause, Path(kwargs["checkpoint_id"]))
+        raise RuntimeError(f"{kwargs['checkpoint_id']}: {causes[0]}") from causes[0]
+
+
+def _told_if_full(error: BaseException, path: Path) -> None:
+    """Raise ConfigError where the cause is a full disk."""
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        raise ConfigError(
+            f"no space left for a checkpoint in {path.parent}. Free some and run the same command "
+            "again: the last checkpoint is kept"
+        ) from None

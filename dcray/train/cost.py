@@ -56,7 +56,7 @@ def memory(config: RunConfig, *, world_size: int, microbatch_size: int, half: bo
 
     Activations kept for the backward pass, a token and layer: 12 times dim (two residuals, two
     norms, q, k, v before and after their norm, two around the attention) and 3 times mlp_dim. The
-    head keeps three times its logits in the compute type (compiled: logits, gradient, a buffer).
+    head keeps its logits and their gradient in the compute type, in float32 one copy more.
     """
     assert config.model.vocab_size is not None, "resolve the configuration first"
     shape, width = config.shape, 2 if half else 4
@@ -66,7 +66,7 @@ def memory(config: RunConfig, *, world_size: int, microbatch_size: int, half: bo
         state += 4 * count  # gathered gradients of one step
     tokens = microbatch_size * config.data.seq_len
     layer = width * (12 * shape.dim + 3 * shape.mlp_dim) + 4 * shape.dim
-    head = pad_vocab(config.model.vocab_size) * 3 * width
+    head = pad_vocab(config.model.vocab_size) * (2 * width if half else 3 * width)
     return Memory(state, float(tokens * (shape.num_layers * layer + head)))
 
 

@@ -26,6 +26,8 @@ from dcray.train.schedule import lr_factor
 from dcray.train.shard import Place, build_model
 from dcray.train.step import train_step
 
+REPORT_SPACING = 150  # reports lie so many times their own cost apart: they take under 1 %
+
 Fetch = Callable[[Iterable[NDArray[np.int64]]], Iterator[NDArray[Any]]]
 
 
@@ -65,7 +67,7 @@ class _Run:
         self.report_every, self.next_report = 1, 1
         self.new_points: list[Point] = []
         self.started = self.mark = self.saved_at = time.perf_counter()
-        self.mark_step, self.idle = 0, 0.0
+        self.mark_step, self.idle, self.report_cost = 0, 0.0, 0.0
 
     def restore(self) -> None:
         """Go on from the newest checkpoint, if there is one."""
@@ -157,6 +159,7 @@ class _Run:
         return found
 
     def _validate(self) -> Outcome | None:
+        self.place.wait()  # steps still under way are training time
         began = time.perf_counter()
         progress = self.progress
         result = self._evaluate(self.objective, progress.step)
@@ -191,7 +194,8 @@ class _Run:
         runtime, done = self.config.runtime, self.progress.step == self.config.num_steps
         now = time.perf_counter()
         step_seconds = (now - self.mark - self.idle) / max(1, self.progress.step - self.mark_step)
-        every = max(1, math.floor(runtime.report_seconds / max(step_seconds, 1e-9)))
+        spacing = max(runtime.report_seconds, REPORT_SPACING * self.report_cost)
+        every = max(1, math.floor(spacing / max(step_seconds, 1e-9)))
         due = now - self.saved_at >= runtime.checkpoint_seconds or done
         flags = [float(due), float(self.should_stop()), float(every), now - self.mark]
         points, (save, stop, interval, elapsed), finite = self.meter.flush(self.place, flags)
@@ -206,7 +210,8 @@ class _Run:
         self.next_report = self.progress.step + self.report_every
         said = time.perf_counter()
         self.report(self._message(rate))  # may wait for whoever listens
-        self.idle += time.perf_counter() - said
+        self.report_cost = time.perf_counter() - said
+        self.idle += self.report_cost
         if not finite:
             return self._diverged("the training loss is not finite")
         if (save or stop) and self.checkpoints is not None:

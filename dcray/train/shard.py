@@ -33,6 +33,11 @@ class Place:
             dist.all_reduce(values)
         return values
 
+    def wait(self) -> None:
+        """Wait for this rank's device."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
     def barrier(self) -> None:
         """Wait for all ranks."""
         if self.mesh is not None:

@@ -10,11 +10,11 @@ seconds are given beside it: on a busy machine they are what can be compared.
 from __future__ import annotations
 
 import argparse
-import itertools
 import statistics
 import time
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
+from itertools import pairwise
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -54,7 +54,7 @@ def a_step(marks: list[Mark], warm_up: int, step_tokens: int) -> Step:
     assert len(kept) > 2, "too few reports: ask for more --steps"
     first, last = kept[0], kept[-1]
     steps = last.step - first.step
-    pairs = itertools.pairwise(kept)
+    pairs = pairwise(kept)
     training = sum((b.step - a.step) * step_tokens / b.rate for a, b in pairs)
     seconds = last.seconds - first.seconds
     return Step(seconds / steps, (seconds - training) / steps, (last.cpu - first.cpu) / steps)

@@ -8,10 +8,10 @@ import resource
 import numpy as np
 import pytest
 
-from dcray.corpus import prepare as prepare_module
 from dcray.corpus.manifest import Corpus, sha256_file
 from dcray.corpus.order import cut_rows
 from dcray.corpus.prepare import prepare
+from dcray.corpus.request import Request
 from dcray.corpus.spool import place
 from dcray.errors import ConfigError
 from dcray.sources import files, parse
@@ -332,6 +332,6 @@ def test_training_rows_equal_to_a_validation_row_are_left_out(tmp_path):
 
 
 def test_a_request_says_what_it_reads(folder):
-    record = prepare_module.Request(parse(f"files:{folder}"), "byte", (5,), 5, 1).record()
+    record = Request(parse(f"files:{folder}"), "byte", (5,), 5, 1).record()
     assert record["source"]["files"] == 40
     assert record["source"]["bytes"] == sum(p.stat().st_size for p in folder.iterdir())

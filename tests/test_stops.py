@@ -1,0 +1,170 @@
+"""A driver that is killed or stopped, and the same command again: one run, the same loss."""
+
+import os
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from dcray.cluster import PREFIX
+from tests.training import client_of, runs, start, words
+
+LONG = ("num_epochs=400", "validation.epochs=end", "runtime.checkpoint_seconds=0.5")
+LABEL = "dim16-layers2-heads2-mlp32 500 ar seed 42"
+OURS = re.compile(rf"{LABEL}: |stopping: |stopped; ")
+LOOPBACK = {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
+
+
+@pytest.fixture(scope="module")
+def whole(tiny_corpus, tmp_path_factory) -> float:
+    """The loss of the run that nobody disturbs, in a Ray of its own."""
+    folder = tmp_path_factory.mktemp("whole")
+    child = start(words(tiny_corpus, folder / "runs", *LONG), folder)
+    _, err = child.communicate(timeout=150)
+    assert child.returncode == 0, err
+    (run,) = runs(folder / "runs")
+    return run.data.metrics["val_loss"]
+
+
+def checkpoints(directory: Path) -> list[str]:
+    return [path.parent.name for path in directory.glob("train/checkpoints/*/step-*/meta.json")]
+
+
+def wait_until(child: subprocess.Popen, ready, seconds: float = 90) -> None:
+    """Until `ready()`; the child must be alive then."""
+    deadline = time.monotonic() + seconds
+    while not ready():
+        assert child.poll() is None, child.communicate()
+        assert time.monotonic() < deadline, "it does not get there"
+        time.sleep(0.02)
+
+
+def family(child: subprocess.Popen) -> list[psutil.Process]:
+    """The driver and every process of its Ray."""
+    driver = psutil.Process(child.pid)
+    return [driver, *driver.children(recursive=True)]
+
+
+def assert_gone(processes: list[psutil.Process]) -> None:
+    _, alive = psutil.wait_procs(processes[1:], timeout=30)
+    assert alive == []
+
+
+def goes_on(dcray, tiny_corpus, directory: Path, first_id: str, whole: float) -> None:
+    """The same command again: the same run, finished, with the undisturbed run's loss."""
+    code, out, err = dcray(*words(tiny_corpus, directory, *LONG))
+    assert code == 0, err
+    assert f"{LABEL}: done" in out
+    (run,) = runs(directory)
+    assert run.info.run_id == first_id
+    assert run.info.status == "FINISHED"
+    assert run.data.metrics["val_loss"] == whole
+    client = client_of(directory)
+    experiment = client.get_experiment_by_name("train").experiment_id
+    assert client.search_runs([experiment], "attributes.status = 'RUNNING'") == []
+    seen = [m.step for m in client.get_metric_history(first_id, "train/loss")]
+    assert sorted(seen) == [*range(8, 1550, 8), 1550]  # every point of the curve, none twice
+
+
+def test_kill_9_and_the_same_command(dcray, tiny_corpus, tmp_path, whole):
+    """Meanwhile: every port of the private Ray is on loopback, and no token file is written."""
+    directory = tmp_path / "runs"
+    child = start(words(tiny_corpus, directory, *LONG), tmp_path)
+    try:
+        wait_until(child, lambda: checkpoints(directory))
+        processes = family(child)
+        bound = {
+            connection.laddr.ip
+            for process in processes
+            for connection in process.net_connections("inet")
+            if connection.status == psutil.CONN_LISTEN
+        }
+        child.send_signal(signal.SIGKILL)
+        _, err = child.communicate(timeout=30)
+    finally:
+        child.kill()
+    assert bound
+    assert bound <= LOOPBACK
+    assert [line for line in err.splitlines() if not OURS.match(line)] == []
+    assert_gone(processes)
+    (run,) = runs(directory)
+    assert run.info.status == "RUNNING"  # nobody was left to say otherwise
+    assert not (tmp_path / "home" / ".ray").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["home", "runs"]
+    goes_on(dcray, tiny_corpus, directory, run.info.run_id, whole)
+
+
+@pytest.mark.parametrize("how", ["ctrl-c", "sigint to the driver alone", "sigterm"])
+def test_stopped_and_the_same_command(dcray, tiny_corpus, tmp_path, whole, how):
+    """A terminal's Ctrl-C reaches the whole process group, Ray's processes too."""
+    directory = tmp_path / "runs"
+    child = start(words(tiny_corpus, directory, *LONG), tmp_path)
+    try:
+        wait_until(child, lambda: checkpoints(directory))
+        processes = family(child)
+        if how == "ctrl-c":
+            os.killpg(child.pid, signal.SIGINT)
+        else:
+            child.send_signal(signal.SIGTERM if how == "sigterm" else signal.SIGINT)
+        out, err = child.communicate(timeout=60)
+    finally:
+        child.kill()
+    assert child.returncode == 3, err
+    assert f"{LABEL}: stopped" in out
+    assert "run the same command again to go on" in out
+    assert "stopping: saving a checkpoint" in err
+    assert [line for line in err.splitlines() if not OURS.match(line)] == []
+    assert_gone(processes)
+    assert not list(Path("/tmp").glob(f"{PREFIX}{child.pid}-*"))
+    (run,) = runs(directory)
+    assert run.info.status == "KILLED"
+    assert run.data.tags["dcray.state"] == "interrupted"
+    last = max(m.step for m in client_of(directory).get_metric_history(run.info.run_id, "optim/lr"))
+    steps = [int(name.removeprefix("step-")) for name in checkpoints(directory)]
+    assert last <= max(steps) < 1550
+    goes_on(dcray, tiny_corpus, directory, run.info.run_id, whole)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_stopped_while_ray_starts(tiny_corpus, tmp_path, number):
+    """Before anything is trained: exit code 3 too, no traceback, nothing left running."""
+    directory = tmp_path / "runs"
+    child = start(words(tiny_corpus, directory, *LONG), tmp_path)
+    try:
+        wait_until(child, lambda: list(Path("/tmp").glob(f"{PREFIX}{child.pid}-*/session_*")))
+        processes = family(child)
+        child.send_signal(number)
+        out, err = child.communicate(timeout=60)
+    finally:
+        child.kill()
+    assert child.returncode == 3, err
+    assert "Traceback" not in err
+    assert "run the same command again to go on" in out + err
+    assert_gone(processes)
+    assert [run for run in runs(directory) if run.info.status == "RUNNING"] == []
+
+
+@pytest.mark.slow
+def test_a_second_ctrl_c_ends_at_once(tiny_corpus, tmp_path):
+    directory = tmp_path / "runs"
+    asked = words(tiny_corpus, directory, *LONG, "num_epochs=20000", "runtime.report_seconds=600")
+    child = start(asked, tmp_path)
+    try:
+        wait_until(child, lambda: runs(directory) if (directory / "mlflow.db").exists() else [])
+        time.sleep(5)
+        processes = family(child)
+        os.killpg(child.pid, signal.SIGINT)
+        time.sleep(0.5)
+        os.killpg(child.pid, signal.SIGINT)
+        _, err = child.communicate(timeout=60)
+    finally:
+        child.kill()
+    assert child.returncode == 3, err
+    assert "Traceback" not in err
+    assert_gone(processes)
+    (run,) = runs(directory)
+    assert run.info.status == "KILLED"
