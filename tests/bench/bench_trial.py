@@ -3,7 +3,8 @@
 Trials one after the other on one place: in-process, where an actor is used again, and as a worker
 group of two. A start is the time from the end of the trial before (for the first: from handing
 over the list) to the report of the first step, both seen by the driver; it holds Tune's hand-out,
-the configuration's way there, the group's start, building the model and one step.
+the configuration's way there, the group's start, building the model and one step. The whole
+overhead is all that a trial takes beyond its training: its checkpoint and its end, too.
 """
 
 from __future__ import annotations
@@ -13,52 +14,65 @@ import statistics
 import time
 from pathlib import Path
 
-from dcray.corpus.stream import publish
+from dcray.corpus.stream import StreamRefs, publish
 from dcray.search.runner import Listener, StopRequest, Trial, run_trials
 from dcray.train.progress import Outcome, Report
 from tests.bench.common import cluster_and_corpus, configuration, machine, spread
 
 
-def starts(trials: list[Trial], refs: object, logs: Path) -> list[float]:
-    """Seconds from handing out to the first step, trial by trial."""
+def starts(trials: list[Trial], refs: StreamRefs, logs: Path) -> tuple[list[float], list[float]]:
+    """Seconds from handing out to the first step, and beyond the training; trial by trial."""
     found: dict[str, float] = {}
+    beyond: list[float] = []
+    trained: list[float] = []
     began = [time.perf_counter()]
 
-    def on_report(name: str, _report: Report) -> None:
+    def on_report(name: str, report: Report) -> None:
+        assert name in found or report.step == 1, "it went on from a checkpoint"
         found.setdefault(name, time.perf_counter() - began[0])
 
     def on_end(_name: str, outcome: Outcome, traceback: str) -> None:
         assert outcome.state == "complete", traceback or outcome.reason
-        began[0] = time.perf_counter()
+        trained.append(outcome.seconds)
+        now = time.perf_counter()
+        beyond.append(now - began[0] - outcome.seconds)
+        began[0] = now
 
-    run_trials(trials, refs, Listener(on_report, on_end), logs=logs, stop=StopRequest())  # type: ignore[arg-type]
-    return list(found.values())
+    run_trials(trials, refs, Listener(on_report, on_end), logs=logs, stop=StopRequest())
+    assert min(trained) > 0
+    assert len(found) == len(beyond) == len(trials)
+    return list(found.values()), beyond
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("overrides", nargs="*", help="field=value")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--trials", type=int, default=6, help="in-process")
-    parser.add_argument("--groups", type=int, default=3, help="worker groups of two; 0: none")
+    parser.add_argument("--trials", type=int, default=6, help="in-process, two or more")
+    parser.add_argument(
+        "--groups", type=int, default=3, help="worker groups of two; 0: none, else two or more"
+    )
     args = parser.parse_args()
     found = {}
     kinds = (("in-process", 1, args.trials), ("worker group of 2", 2, args.groups))
-    with cluster_and_corpus(args.device, num_cpus=2) as (place, corpus):
-        for name, workers, count in kinds:
-            if not count:
-                continue
-            # Two threads a trial fill the two CPUs, so that one trial runs at a time.
-            more = {"runtime.workers": workers, "runtime.threads": 3 - workers}
-            more["runtime.microbatch_size"] = 4
+    for name, workers, count in kinds:
+        if not count:
+            continue
+        # As many CPUs as one trial takes, so that one trial runs at a time.
+        with cluster_and_corpus(args.device, num_cpus=workers) as (place, corpus):
+            more = {"runtime.workers": workers, "runtime.microbatch_size": 4}
             run = configuration(args.device, 20, corpus, args.overrides, **more)
             refs = publish(corpus, run.data.unique_tokens, run.data.val_tokens, "resident")
-            home = place / f"{workers}" / "checkpoints"
+            home = place / "study" / "checkpoints"
             trials = [Trial(f"t{number}", run, home / f"t{number}") for number in range(count)]
-            first, *rest = starts(trials, refs, place / f"{workers}" / "logs")
-            found[name] = statistics.median(rest or [first])
-            print(f"{name}: first {first:.2f} s, then {spread(rest or [first])} s", flush=True)
-        print(machine(args.device))
+            (first, *rest), (_, *beyond) = starts(trials, refs, home.parent / "logs")
+            found[name] = statistics.median(rest)
+            print(
+                f"{name}: first {first:.2f} s, then {spread(rest)} s; whole overhead of the later "
+                f"{spread(beyond)} s",
+                flush=True,
+            )
+    print(machine(args.device))
     if len(found) == 2:
         one, group = found.values()
         print(f"worker group / in-process: {group / one:.1f}")
