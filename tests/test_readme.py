@@ -46,7 +46,6 @@ def beside(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(plugins.FILES_VARIABLE, "")
     monkeypatch.setattr(plugins, "_from_files", {})
-    monkeypatch.setattr(plugins, "_files_read", set())
     return tmp_path
 
 
