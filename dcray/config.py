@@ -11,16 +11,9 @@ import math
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import (
-    Discriminator,
-    Field,
-    Tag,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from dcray.errors import ConfigError, did_you_mean
 from dcray.sections import (
@@ -32,6 +25,7 @@ from dcray.sections import (
     RuntimeConfig,
     ScheduleConfig,
     ShapeConfig,
+    Size,
     ValidationConfig,
     batch_problems,
 )
@@ -42,12 +36,6 @@ from dcray.sizes import SIZES, Shape
 # What changes the result by rounding at most, and the seed: left out of a configuration's identity.
 # Validation epochs are left out too, unless the objective keeps its best epoch.
 NOT_IDENTITY = ("seed", "runtime", "size")
-
-
-Size = Annotated[
-    Annotated[str, Tag("NAME")] | Annotated[ShapeConfig, Tag("TABLE")],
-    Discriminator(lambda size: "NAME" if isinstance(size, str) else "TABLE"),
-]
 
 
 class RunConfig(Frozen):

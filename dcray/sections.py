@@ -12,7 +12,9 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    Discriminator,
     Field,
+    Tag,
     ValidationError,
     ValidationInfo,
     field_validator,
@@ -101,6 +103,12 @@ class ShapeConfig(Frozen):
                 f"got {self.dim} and {self.num_heads}"
             )
         return self
+
+
+Size = Annotated[
+    Annotated[str, Tag("NAME")] | Annotated[ShapeConfig, Tag("TABLE")],
+    Discriminator(lambda size: "NAME" if isinstance(size, str) else "TABLE"),
+]
 
 
 class ObjectiveConfig(BaseModel):

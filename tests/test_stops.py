@@ -100,7 +100,10 @@ def test_kill_9_and_the_same_command(dcray, tiny_corpus, tmp_path, whole):
     goes_on(dcray, tiny_corpus, directory, run.info.run_id, whole)
 
 
-@pytest.mark.parametrize("how", ["ctrl-c", "sigint to the driver alone", "sigterm"])
+@pytest.mark.parametrize(
+    "how",
+    ["ctrl-c", "sigterm", pytest.param("sigint to the driver alone", marks=pytest.mark.slow)],
+)
 def test_stopped_and_the_same_command(dcray, tiny_corpus, tmp_path, whole, how):
     """A terminal's Ctrl-C reaches the whole process group, Ray's processes too."""
     directory = tmp_path / "runs"
