@@ -141,6 +141,9 @@ class RunConfig(Frozen):
         fields = {k: v for k, v in self.to_dict().items() if k not in NOT_IDENTITY}
         if not self.objective.build().keeps_best:
             del fields["validation"]
+        if self.schedule.warmup_steps is not None:
+            del fields["schedule"]["warmup_frac"]  # resolved into warmup_steps
+        fields["data"]["row_stride"] = self.data.stride
         return fields | {"shape": self.shape._asdict()}
 
 

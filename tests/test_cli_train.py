@@ -173,6 +173,12 @@ def test_a_run_that_blows_up_is_marked_diverged(dcray, tiny_corpus, tmp_path):
     assert run.info.status == "FAILED"
     assert run.data.tags["dcray.state"] == "diverged"
     assert "val_loss" not in run.data.metrics
+    started = time.monotonic()
+    code, again, _ = dcray(*asked)  # deterministic: answered from the record, not trained again
+    assert code == 1
+    assert "diverged, the training loss is not finite" in again
+    assert time.monotonic() - started < 8
+    assert [r.info.run_id for r in runs(tmp_path)] == [run.info.run_id]
 
 
 BAD_INPUT = {

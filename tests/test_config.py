@@ -116,6 +116,17 @@ def test_identity_changes_with_everything_but_what_is_left_out(path):
     assert (before.identity("reads") == after.identity("reads")) == ignored
 
 
+def test_what_resolving_writes_out_counts_once():
+    """warmup_frac counts by the steps it gives; the default row stride is seq_len."""
+    one = override(BASE, {"schedule.warmup_frac": 0.01}).resolved(vocab_size=512)
+    steps = one.schedule.warmup_steps
+    other = override(BASE, {"schedule.warmup_steps": steps, "schedule.warmup_frac": 0.5})
+    assert one.identity("x") == other.resolved(vocab_size=512).identity("x")
+    assert one.identity("x") != override(one, {"schedule.warmup_steps": steps + 1}).identity("x")
+    stride = override(BASE, {"data.row_stride": BASE.data.seq_len})
+    assert stride.identity("x") == BASE.identity("x")
+
+
 def test_what_is_left_out_of_an_identity():
     assert set(NOT_IDENTITY) == {"seed", "runtime", "size"}
     assert BASE.identity("reads") != BASE.identity("other tokens")

@@ -91,6 +91,22 @@ class Order:
         return epoch_order(self.num_rows, seed=self.seed, epoch=epoch)
 
 
+def tee_ids(parts: Iterator[Slice]) -> tuple[Iterator[Slice], Iterator[NDArray[np.int64]]]:
+    """The slices, and their row ids one after the other; a slice follows its ids."""
+    seen: list[Slice] = []
+
+    def ids() -> Iterator[NDArray[np.int64]]:
+        for part in parts:
+            seen.append(part)
+            yield part.row_ids
+
+    def slices() -> Iterator[Slice]:
+        while True:
+            yield seen.pop(0)
+
+    return slices(), ids()
+
+
 def cut_rows(tokens: NDArray[np.generic], seq_len: int, stride: int) -> NDArray[np.generic]:
     """A view (rows, T + 1) of a flat stream: row i holds tokens i*stride .. i*stride + T."""
     view = np.lib.stride_tricks.sliding_window_view(tokens, seq_len + 1)

@@ -96,7 +96,7 @@ def execute(
     ended: dict[str, Ended] = {}
     for one in requests:
         row = found[one.name]
-        if row is not None and row.state == "complete":
+        if row is not None and row.state in ("complete", "diverged"):
             ended[one.name] = _answered(one, row)
             view.end(ended[one.name])
     missing = [one for one in requests if one.name not in ended]
@@ -268,4 +268,7 @@ def _check_validation(config: RunConfig, corpus: Corpus) -> None:
 
 
 def _answered(one: Request, row: Row) -> Ended:
+    """What the record says; a divergence is as final as a loss: the run is deterministic."""
+    if row.state == "diverged":
+        return Ended(one, "diverged", run_id=row.run_id, reason=row.reason or "on record")
     return Ended(one, "answered", row.val_loss, row.val_bpb, row.run_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from dcray.config import RunConfig
@@ -37,6 +38,20 @@ def validation_flops(config: RunConfig, num_rows: int) -> float:
     """FLOPs of scoring `num_rows` validation rows once."""
     passes: float = config.objective.build().num_validation_passes
     return passes * row_flops(config) * num_rows
+
+
+def validation_epochs(config: RunConfig, *, num_rows: int) -> set[int]:
+    """After which epochs the validation set is scored; the last is always among them."""
+    wish, last = config.validation.epochs, config.num_epochs
+    if wish == "end":
+        return {last}
+    if isinstance(wish, tuple):
+        return {*wish, last}
+    if isinstance(wish, int):
+        return {*range(wish, last + 1, wish), last}
+    allowed = config.validation.max_cost_frac * training_flops_per_epoch(config)
+    every = max(1, math.ceil(validation_flops(config, num_rows) / allowed))
+    return {*range(every, last + 1, every), last}
 
 
 @dataclass(frozen=True)

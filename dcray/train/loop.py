@@ -13,11 +13,11 @@ import torch
 from numpy.typing import NDArray
 
 from dcray.config import RunConfig
-from dcray.corpus.order import Order, Slice
+from dcray.corpus.order import Order, Slice, tee_ids
 from dcray.objectives import Batch
 from dcray.train import keyed
 from dcray.train.checkpoint import Checkpoints
-from dcray.train.cost import training_flops_per_epoch, validation_flops
+from dcray.train.cost import validation_epochs
 from dcray.train.evaluate import FINAL_DRAW, Evaluation, ValidationRows, evaluate, make_batch
 from dcray.train.meter import Meter, Point
 from dcray.train.optim import build_optimizer, set_lr
@@ -89,7 +89,7 @@ class _Run:
             whole.part(self.place.rank, world, self.microbatch_size)
             for whole in self.order.batches(first)
         )
-        slices, ids = _tee(mine)
+        slices, ids = tee_ids(mine)
         rows_of_steps = self.data.fetch(ids)
         for step, rows in zip(range(first, num_steps), rows_of_steps, strict=True):
             self._step(step, next(slices), rows)
@@ -297,33 +297,3 @@ def train(
     for outcome in run.steps():
         return outcome
     return run.finish()
-
-
-def validation_epochs(config: RunConfig, *, num_rows: int) -> set[int]:
-    """After which epochs the validation set is scored; the last is always among them."""
-    wish, last = config.validation.epochs, config.num_epochs
-    if wish == "end":
-        return {last}
-    if isinstance(wish, tuple):
-        return {*wish, last}
-    if isinstance(wish, int):
-        return {*range(wish, last + 1, wish), last}
-    allowed = config.validation.max_cost_frac * training_flops_per_epoch(config)
-    every = max(1, math.ceil(validation_flops(config, num_rows) / allowed))
-    return {*range(every, last + 1, every), last}
-
-
-def _tee(parts: Iterator[Slice]) -> tuple[Iterator[Slice], Iterator[NDArray[np.int64]]]:
-    """The slices, and their row ids one after the other; a slice follows its ids."""
-    seen: list[Slice] = []
-
-    def ids() -> Iterator[NDArray[np.int64]]:
-        for part in parts:
-            seen.append(part)
-            yield part.row_ids
-
-    def slices() -> Iterator[Slice]:
-        while True:
-            yield seen.pop(0)
-
-    return slices(), ids()

@@ -11,7 +11,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from dcray.train.loop import validation_epochs
+from dcray.train.cost import validation_epochs
 from tests.support import run_tiny, tiny_config
 
 CHILD = """
