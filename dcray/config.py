@@ -62,13 +62,16 @@ class RunConfig(Frozen):
 
     @model_validator(mode="after")
     def _batches_divide(self) -> RunConfig:
-        runtime = self.runtime
-        if runtime.workers == "auto":
-            return self
-        problems = batch_problems(self.batch_size, runtime.workers, runtime.microbatch_size)
-        unit = self.data.paper_unit
+        runtime, unit, problems = self.runtime, self.data.paper_unit, list[str]()
+        if runtime.workers != "auto":
+            problems += batch_problems(self.batch_size, runtime.workers, runtime.microbatch_size)
         if unit and self.batch_size % unit:
             problems.append(f"data.paper_unit ({unit}) must divide batch_size ({self.batch_size})")
+        if not self.usable_rows:
+            problems.append(
+                'data.order = "paper" trains whole units alone: data.paper_unit (else batch_size) '
+                f"must be at most the {self.data.num_rows} rows, got {unit or self.batch_size}"
+            )
         if problems:
             raise ValueError("; ".join(problems))
         return self

@@ -21,6 +21,7 @@ from dcray.search.place import Machine, place_run, this_machine
 from dcray.search.runner import Listener, Trial, run_trials, stop_on_signals
 from dcray.sections import rows_in
 from dcray.sizes import num_non_embedding_params, num_params
+from dcray.track.lease import CellHeldError
 from dcray.track.points import Cell, Key, Point
 from dcray.track.result import Result
 from dcray.track.rows import Row
@@ -125,7 +126,10 @@ def _train(
             )
         )
         for cell in dict.fromkeys(one.key.cell for one in requests):
-            stack.enter_context(store.claim(cell))
+            try:
+                stack.enter_context(store.claim(cell))
+            except CellHeldError as error:
+                raise ConfigError(f"{error}; wait for it, or end that process") from None
         for one in requests:
             run = placed[one.name]
             book.open[one.name] = _begin(store, one, run, corpus, machine)

@@ -198,7 +198,11 @@ def _replace(source: Path, target: Path) -> None:
 
 def _settle(folder: Path) -> None:
     """Finish the renames of a `_replace` that was killed between its two: the older one counts."""
-    for aside in folder.glob(".old-*") if folder.is_dir() else ():
+    if not folder.is_dir():
+        return
+    for partial in folder.glob(".partial-*"):
+        shutil.rmtree(partial, ignore_errors=True)
+    for aside in folder.glob(".old-*"):
         target = aside.with_name(aside.name.removeprefix(".old-"))
         if not target.exists():
             aside.rename(target)

@@ -94,7 +94,7 @@ class _Run:
         for step, rows in zip(range(first, num_steps), rows_of_steps, strict=True):
             self._step(step, next(slices), rows)
             done = self.progress.step
-            if self._epoch_ends(done) in self.validation_epochs or done == num_steps:
+            if self.validation_epochs & {*self._epochs_ended(done)} or done == num_steps:
                 outcome = self._validate()
                 if outcome:
                     yield outcome
@@ -173,7 +173,8 @@ class _Run:
             self._report()
             return self._diverged(f"the validation loss is {result.loss}")
         if self.objective.keeps_best and result.loss < progress.best_loss:
-            progress.best_loss, progress.best_epoch = result.loss, round(self._epoch())
+            progress.best_loss = result.loss
+            progress.best_epoch = self._rows_seen() // self.config.usable_rows
             if self.checkpoints is not None:
                 self.checkpoints.save_best(self.model, {"step": progress.step})
         return None
@@ -262,12 +263,11 @@ class _Run:
     def _tokens_seen(self) -> int:
         return self._rows_seen() * self.config.data.seq_len
 
-    def _epoch_ends(self, step: int) -> int | None:
-        """The epoch whose last row step `step` brought, or None."""
+    def _epochs_ended(self, step: int) -> range:
+        """The epochs whose last row step `step` brought."""
         rows = self.config.usable_rows
         before = min((step - 1) * self.config.batch_size, self.config.num_epochs * rows)
-        ended = self._rows_seen() // rows
-        return ended if ended > before // rows else None
+        return range(before // rows + 1, self._rows_seen() // rows + 1)
 
 
 def train(

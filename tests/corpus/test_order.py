@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dcray.corpus.order import Order, cut_rows, epoch_order, paper_order
+from dcray.errors import ConfigError
 from dcray.sections import rows_in
 from tests.support import tiny_config
 
@@ -94,6 +95,15 @@ def test_rows_are_cut_as_written(num_tokens, seq_len, disjoint):
         if not disjoint:
             targets = rows[:, 1:].reshape(-1)
             assert list(targets) == list(range(1, count * seq_len + 1))  # each a target once
+
+
+@pytest.mark.parametrize("workers", ["auto", 1])
+def test_paper_units_that_do_not_fit_are_refused(workers):
+    paper = {"data__order": "paper", "data__row_stride": 17, "runtime__workers": workers}
+    with pytest.raises(ConfigError, match="must be at most the 3 rows, got 8"):
+        tiny_config(**paper, data__unique_tokens=17 * 3)
+    with pytest.raises(ConfigError, match="must divide batch_size"):
+        tiny_config(**paper, data__unique_tokens=17 * 22, data__paper_unit=3)
 
 
 @pytest.mark.parametrize("unit", [4, 8])

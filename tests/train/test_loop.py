@@ -134,6 +134,14 @@ def test_validation_happens_where_it_should():
     assert np.isfinite([p.values["val/bpb"] for p in points]).all()
 
 
+def test_a_batch_of_several_epochs_validates_where_one_of_them_was_asked_for():
+    """3 rows, batches of 8: step 2 ends epochs 3 to 5, step 4 ends 9 and 10."""
+    config = tiny_config(data__unique_tokens=16 * 3 + 1, num_epochs=16, validation__epochs=(4, 9))
+    _, reports = run_tiny(config)
+    points = [p for r in reports for p in r.points if "val/loss" in p.values]
+    assert [p.step for p in points] == [2, 4, 6]
+
+
 def test_time_is_counted_over_attempts(tmp_path):
     started = time.perf_counter()
     run_tiny(tiny_config(), folder=tmp_path, stop_at=5)
