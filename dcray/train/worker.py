@@ -41,12 +41,19 @@ def trial(config: dict[str, Any], *, refs: StreamRefs, plugin_files: list[tuple[
     except ConfigError as error:
         outcome = {"state": "refused", "reason": str(error)}
     except Exception as error:
-        outcome = {
+        outcome = _refused_on_a_rank(error) or {
             "state": "failed",
             "reason": f"{type(error).__name__}: {error}",
             "traceback": traceback.format_exc(),
         }
     ray.tune.report({"outcome": outcome})
+
+
+def _refused_on_a_rank(error: Exception) -> dict[str, Any] | None:
+    """The sentence of a worker group's ConfigError, which Ray Train wraps; None where it is none."""
+    failures = getattr(error, "worker_failures", {}).values()
+    refused = [failure for failure in failures if isinstance(failure, ConfigError)]
+    return {"state": "refused", "reason": str(refused[0])} if refused else None
 
 
 def resources(config: RunConfig, *, gpu: bool) -> list[dict[str, float]]:
