@@ -50,7 +50,7 @@ def trial(config: dict[str, Any], *, refs: StreamRefs, plugin_files: list[tuple[
 
 
 def _refused_on_a_rank(error: Exception) -> dict[str, Any] | None:
-    """The sentence of a worker group's ConfigError, which Ray Train wraps; None where it is none."""
+    """The sentence of a worker group's ConfigError, which Ray Train wraps; else None."""
     failures = getattr(error, "worker_failures", {}).values()
     refused = [failure for failure in failures if isinstance(failure, ConfigError)]
     return {"state": "refused", "reason": str(refused[0])} if refused else None
