@@ -69,12 +69,7 @@ class Lease:
         self._writer.rest(self.run_id)
         self._registry.pop(self.run_id, None)
         self._writer.put(Write(self.run_id, self.attempt, status=status))
-        if seconds is None:
-            return False
-        if self._writer.drain(self.run_id, seconds=seconds):
-            return True
-        self._writer.spill(self.run_id)
-        return False
+        return seconds is not None and self._writer.settle(self.run_id, seconds=seconds)
 
     def __enter__(self) -> Lease:
         return self

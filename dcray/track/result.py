@@ -134,10 +134,7 @@ class Result:
         self._put(tags=tags, status=status, **fields)
         self._registry.pop(self.run_id, None)
         self._writer.rest(self.run_id)
-        if seconds is None:
-            return False
-        if not self._writer.drain(self.run_id, seconds=seconds):
-            self._writer.spill(self.run_id)
+        if seconds is None or not self._writer.settle(self.run_id, seconds=seconds):
             return False
         refusal = self._writer.refusal(self.run_id)
         if refusal:

@@ -162,8 +162,7 @@ class Store:
             result.interrupt("the driver ended", seconds=None)
         for lease in list(self._leases.values()):
             lease.release("KILLED", seconds=None)
-        if not self.writer.drain(None, seconds=CLOSE_SECONDS):
-            self.writer.spill(None)
+        self.writer.settle(None, seconds=CLOSE_SECONDS)
         self.writer.stop()
 
     def _wait(self, call: Callable[[], T]) -> T:

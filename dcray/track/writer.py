@@ -125,6 +125,13 @@ class Writer:
             finally:
                 self._draining -= 1
 
+    def settle(self, run_id: str | None, *, seconds: float) -> bool:
+        """`drain`; what that did not get on record within `seconds` is left on disk."""
+        if self.drain(run_id, seconds=seconds):
+            return True
+        self.spill(run_id)
+        return False
+
     def spill(self, run_id: str | None) -> list[Path]:
         """Leave what is pending for this run (None: each) on disk, for the next start to replay.
 
