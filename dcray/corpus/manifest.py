@@ -14,7 +14,7 @@ import hashlib
 import json
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -33,8 +33,13 @@ HASH_BYTES = 1 << 24
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-# path, first token of it in the stream, how many of those asked for, sha256 of the file
-Shard = tuple[Path, int, int, str]
+class Shard(NamedTuple):
+    """A file's piece of the flat stream: `num_tokens` of those asked for, from `start` on."""
+
+    path: Path
+    start: int
+    num_tokens: int
+    sha256: str  # of the whole file
 
 
 class Corpus:
@@ -82,7 +87,7 @@ class Corpus:
         wanted = self.num_tokens if num_tokens is None else num_tokens
         self.check_budget(wanted)
         return [
-            (self.path / s.file, s.start, min(s.tokens, wanted - s.start), s.sha256)
+            Shard(self.path / s.file, s.start, min(s.tokens, wanted - s.start), s.sha256)
             for s in self.manifest.shards
             if s.start < wanted
         ]

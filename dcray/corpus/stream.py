@@ -7,33 +7,21 @@ Both give the rows of the same ids in the same order: `order.py` alone decides i
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dcray.config import RunConfig
-from dcray.corpus.manifest import Corpus, verify_shard
+from dcray.corpus.manifest import Corpus, Shard, verify_shard
 from dcray.corpus.order import cut_rows
-from dcray.corpus.spool import cause_in_task
+from dcray.corpus.spool import cause_in_task, quiet
 from dcray.sections import rows_in
 from dcray.train.evaluate import ValidationRows
 
 RESIDENT_FRAC = 0.4  # of the object store: a larger stream is read from its shards
-
-
-@dataclass(frozen=True)
-class Shard:
-    """A piece of the flat stream: `count` tokens of a file, the first of them number `start`."""
-
-    path: str
-    start: int
-    count: int
-    sha256: str
 
 
 @dataclass(frozen=True)
@@ -48,18 +36,6 @@ class StreamRefs:
     mask_id: int
 
 
-def quiet_ray_data() -> None:
-    """Ray Data's progress bars and log lines off; in the driver and in every worker."""
-    import ray.data
-
-    for name in ("ray.data", "ray.data.dataset", "ray.data._internal"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    context = ray.data.DataContext.get_current()
-    context.enable_progress_bars = False
-    context.enable_operator_progress_bars = False
-    context.execution_options.preserve_order = True
-
-
 def publish(corpus: Corpus, unique_tokens: int, val_tokens: int | None, mode: str) -> StreamRefs:
     """Put what a run reads where workers find it: verified shards, validation tokens.
 
@@ -68,10 +44,7 @@ def publish(corpus: Corpus, unique_tokens: int, val_tokens: int | None, mode: st
     """
     import ray
 
-    shards = tuple(
-        Shard(str(path), start, count, sha)
-        for path, start, count, sha in corpus.shards(unique_tokens)
-    )
+    shards = tuple(corpus.shards(unique_tokens))
     size = unique_tokens * np.dtype(corpus.dtype).itemsize
     room = ray.cluster_resources().get("object_store_memory", 0) * RESIDENT_FRAC
     resident = mode == "resident" or (mode == "auto" and size <= room)
@@ -80,7 +53,7 @@ def publish(corpus: Corpus, unique_tokens: int, val_tokens: int | None, mode: st
     else:
         flat = None
         for shard in shards:
-            verify_shard(Path(shard.path), shard.sha256)
+            verify_shard(shard.path, shard.sha256)
     validation = ray.put(corpus.validation(val_tokens))
     return StreamRefs(shards, str(corpus.dtype), unique_tokens, flat, validation, corpus.mask_id)
 
@@ -114,7 +87,6 @@ def _load(shards: tuple[Shard, ...], num_tokens: int, dtype: Any) -> NDArray[Any
     """The first `num_tokens` of the stream, its shards read and verified side by side."""
     import ray.data
 
-    quiet_ray_data()
     flat = np.empty(num_tokens, dtype=dtype)
     pieces = ray.data.from_items([{"shard": i} for i in range(len(shards))]).map(
         lambda row: {
@@ -122,6 +94,7 @@ def _load(shards: tuple[Shard, ...], num_tokens: int, dtype: Any) -> NDArray[Any
             "tokens": _read(shards[row["shard"]], dtype),
         }
     )
+    quiet(pieces)
     try:
         for piece in pieces.iter_rows():
             flat[piece["start"] : piece["start"] + len(piece["tokens"])] = piece["tokens"]
@@ -131,8 +104,8 @@ def _load(shards: tuple[Shard, ...], num_tokens: int, dtype: Any) -> NDArray[Any
 
 
 def _read(shard: Shard, dtype: Any) -> NDArray[Any]:
-    verify_shard(Path(shard.path), shard.sha256)
-    return np.fromfile(shard.path, dtype=dtype, count=shard.count)
+    verify_shard(shard.path, shard.sha256)
+    return np.fromfile(shard.path, dtype=dtype, count=shard.num_tokens)
 
 
 def _pipeline(
@@ -141,7 +114,6 @@ def _pipeline(
     """Row ids through Ray Data, gathered from memory-mapped shards on the way."""
     import ray.data
 
-    quiet_ray_data()
     steps = list(all_ids)
     if not steps:
         return
@@ -151,6 +123,8 @@ def _pipeline(
     blocks = [ids[start : start + chunk] for start in range(0, len(ids), chunk)]
     gather = _Gather(refs, seq_len, stride)
     rows = ray.data.from_numpy(blocks).map_batches(gather, batch_size=None, num_cpus=0)
+    quiet(rows)
+    rows.context.execution_options.preserve_order = True
     yield from (b["rows"] for b in rows.iter_batches(batch_size=size, prefetch_batches=2))
 
 
@@ -165,8 +139,10 @@ class _Gather:
         rows = np.empty((len(ids), self.seq_len + 1), dtype=self.refs.dtype)
         starts = ids * self.stride
         for shard in self.refs.shards:
-            tokens = np.memmap(shard.path, dtype=self.refs.dtype, mode="r", shape=(shard.count,))
-            first, stop = shard.start, shard.start + shard.count
+            tokens = np.memmap(
+                shard.path, dtype=self.refs.dtype, mode="r", shape=(shard.num_tokens,)
+            )
+            first, stop = shard.start, shard.start + shard.num_tokens
             for i in np.flatnonzero((starts < stop) & (starts + self.seq_len >= first)):
                 low, high = max(starts[i], first), min(starts[i] + self.seq_len + 1, stop)
                 rows[i, low - starts[i] : high - starts[i]] = tokens[low - first : high - first]
