@@ -66,7 +66,7 @@ class _Run:
         self.point_every = max(1, math.ceil(config.num_steps / config.runtime.num_points))
         self.report_every, self.next_report = 1, 1
         self.new_points: list[Point] = []
-        self.started = self.mark = self.saved_at = time.perf_counter()
+        self.mark = self.saved_at = time.perf_counter()
         self.mark_step, self.idle, self.report_cost = 0, 0.0, 0.0
 
     def restore(self) -> None:
@@ -120,7 +120,7 @@ class _Run:
 
     def _step(self, step: int, part: Slice, rows: NDArray[Any]) -> None:
         config = self.config
-        count = self._rows_of(step)
+        count = self._rows_after(step + 1) - self._rows_after(step)
         lr = config.optim.lr * lr_factor(step, config.num_steps, config.schedule)
         set_lr(self.optimizer, lr)
         tokens = count * config.data.seq_len
@@ -249,13 +249,13 @@ class _Run:
         self.progress.points.append(point)
         self.new_points.append(point)
 
-    def _rows_of(self, step: int) -> int:
+    def _rows_after(self, steps: int) -> int:
+        """Rows that the first `steps` steps see: whole batches, the run's last one short."""
         all_rows = self.config.num_epochs * self.config.usable_rows
-        return min(self.config.batch_size, all_rows - step * self.config.batch_size)
+        return min(steps * self.config.batch_size, all_rows)
 
     def _rows_seen(self) -> int:
-        all_rows = self.config.num_epochs * self.config.usable_rows
-        return min(self.progress.step * self.config.batch_size, all_rows)
+        return self._rows_after(self.progress.step)
 
     def _epoch(self) -> float:
         return self._rows_seen() / self.config.usable_rows
@@ -266,8 +266,7 @@ class _Run:
     def _epochs_ended(self, step: int) -> range:
         """The epochs whose last row step `step` brought."""
         rows = self.config.usable_rows
-        before = min((step - 1) * self.config.batch_size, self.config.num_epochs * rows)
-        return range(before // rows + 1, self._rows_seen() // rows + 1)
+        return range(self._rows_after(step - 1) // rows + 1, self._rows_after(step) // rows + 1)
 
 
 def train(

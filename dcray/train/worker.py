@@ -71,27 +71,29 @@ def _train(
     from ray.train.torch import TorchConfig, TorchTrainer
     from ray.tune.integration.ray_train import TuneReportCallback
 
-    gpu = run.runtime.device == "cuda"
-    in_process = run.runtime.workers == 1
-    report = ray.tune.report if in_process else ray.train.report
-    trainer = TorchTrainer(
-        partial(_on_rank, plugin_files, run=run, folder=folder, refs=refs, report=report),
-        scaling_config=ray.train.ScalingConfig(
-            num_workers=0 if in_process else run.runtime.workers,
-            use_gpu=gpu,
-            resources_per_worker=None
-            if in_process
-            else {"CPU": run.runtime.threads} | ({"GPU": 1} if gpu else {}),
-        ),
-        torch_config=None if in_process else TorchConfig(backend="nccl" if gpu else "gloo"),
-        run_config=None
-        if in_process
-        else ray.train.RunConfig(
-            name=f"workers-{os.getpid()}-{folder.name}",
-            storage_path=str(folder.parent.parent / "logs"),
-            callbacks=[TuneReportCallback()],
-        ),
-    )
+    def on_rank(report: Callable[[dict[str, Any]], None]) -> partial[dict[str, Any]]:
+        return partial(_on_rank, plugin_files, run=run, folder=folder, refs=refs, report=report)
+
+    gpu, num_workers = run.runtime.device == "cuda", run.runtime.workers
+    if num_workers == 1:
+        trainer = TorchTrainer(
+            on_rank(ray.tune.report),
+            scaling_config=ray.train.ScalingConfig(num_workers=0, use_gpu=gpu),
+        )
+    else:
+        each = {"CPU": run.runtime.threads} | ({"GPU": 1} if gpu else {})
+        trainer = TorchTrainer(
+            on_rank(ray.train.report),
+            scaling_config=ray.train.ScalingConfig(
+                num_workers=num_workers, use_gpu=gpu, resources_per_worker=each
+            ),
+            torch_config=TorchConfig(backend="nccl" if gpu else "gloo"),
+            run_config=ray.train.RunConfig(
+                name=f"workers-{os.getpid()}-{folder.name}",
+                storage_path=str(folder.parent.parent / "logs"),
+                callbacks=[TuneReportCallback()],
+            ),
+        )
     return dict(trainer.fit().return_value)
 
 
