@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from dcray.cli.console import out
 from dcray.cli.train import DirOption, QuietOption, exit_code, print_results, run_all
+
+if TYPE_CHECKING:
+    from dcray.config import RunConfig
+    from dcray.corpus.record import Manifest
 
 SIZE, BUDGET = "226k", 32_000
 BUDGETS, VAL_TOKENS = (16_000, 32_000, 64_000), 51_201
@@ -27,42 +32,19 @@ def quickstart(
 
     dcray quickstart
     """
-    from dcray.cli.prepare import progress
-    from dcray.config import RunConfig, override
-    from dcray.corpus.prepare import prepare
-    from dcray.plugins import load
+    from dcray.config import override
 
-    corpus = directory / CORPUS
+    corpus, base = directory / CORPUS, _baseline()
 
     def say(text: str) -> None:
         if not quiet:
             out.print(text, markup=False)
 
     say(f"1. The standard library of this Python becomes a corpus: {corpus}")
-    with progress() as on_progress:
-        manifest = prepare(
-            load("sources", "stdlib"),
-            corpus,
-            tokenizer="bpe:512",
-            budgets=BUDGETS,
-            val_tokens=VAL_TOKENS,
-            on_progress=on_progress,
-        )
+    manifest = _prepare(corpus)
     say(
         f"   {manifest.train.tokens:,} tokens to train on, {manifest.validation.tokens:,} to "
         "validate on, split by document."
-    )
-    base = override(
-        RunConfig(),
-        {
-            "size": SIZE,
-            "data.unique_tokens": BUDGET,
-            "data.seq_len": 128,
-            "batch_size": 8,
-            "num_epochs": 16,
-            "optim.lr": 5e-3,
-            "optim.weight_decay": 6.4,  # tau = 1 epoch
-        },
     )
     say(
         f"2. A model of {SIZE} parameters sees the same {BUDGET:,} tokens for 16 epochs, twice: "
@@ -85,3 +67,36 @@ def quickstart(
             "differ by 0.01 to 0.02, so one pair illustrates and does not prove."
         )
     raise typer.Exit(exit_code(ended))
+
+
+def _prepare(corpus: Path) -> Manifest:
+    from dcray.cli.prepare import progress
+    from dcray.corpus.prepare import prepare
+    from dcray.plugins import load
+
+    with progress() as on_progress:
+        return prepare(
+            load("sources", "stdlib"),
+            corpus,
+            tokenizer="bpe:512",
+            budgets=BUDGETS,
+            val_tokens=VAL_TOKENS,
+            on_progress=on_progress,
+        )
+
+
+def _baseline() -> RunConfig:
+    from dcray.config import RunConfig, override
+
+    return override(
+        RunConfig(),
+        {
+            "size": SIZE,
+            "data.unique_tokens": BUDGET,
+            "data.seq_len": 128,
+            "batch_size": 8,
+            "num_epochs": 16,
+            "optim.lr": 5e-3,
+            "optim.weight_decay": 6.4,  # tau = 1 epoch
+        },
+    )

@@ -80,12 +80,8 @@ def train(
     )
     if as_json:
         out.print_json(json.dumps(_as_dict(ended[0])))
-    elif quiet:
-        from dcray.cli.view import outcome_line
-
-        out.print(outcome_line(ended[0]), markup=False)
     else:
-        print_results(ended, directory, tracking_uri)
+        print_results(ended, directory, tracking_uri, quiet=quiet)
     raise typer.Exit(exit_code(ended))
 
 
@@ -125,15 +121,19 @@ def exit_code(ended: Sequence[Ended]) -> int:
     return BAD_INPUT if states == {"refused"} else NOTHING
 
 
-def print_results(ended: Sequence[Ended], directory: Path, tracking_uri: str | None) -> None:
-    """How each run ended, what went wrong, and how to look at the record."""
+def print_results(
+    ended: Sequence[Ended], directory: Path, tracking_uri: str | None, *, quiet: bool = False
+) -> None:
+    """How each run ended; unless quiet, also what went wrong and how to look at the record."""
     from dcray.cli.view import outcome_line
     from dcray.track.connect import redacted, resolve_uri
 
     for one in ended:
         out.print(outcome_line(one), markup=False)
-        if one.traceback:
+        if one.traceback and not quiet:
             err.print(one.traceback.rstrip(), markup=False)
+    if quiet:
+        return
     if any(one.state == "stopped" for one in ended):
         out.print("stopped; run the same command again to go on", markup=False)
     uri = redacted(resolve_uri(directory, tracking_uri))

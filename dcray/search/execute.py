@@ -19,10 +19,10 @@ from dcray.corpus.stream import publish
 from dcray.errors import ConfigError
 from dcray.search.place import Machine, place_run, this_machine
 from dcray.search.runner import Listener, Trial, run_trials, stop_on_signals
-from dcray.sections import rows_in
+from dcray.sections import count_label, rows_in
 from dcray.sizes import num_non_embedding_params, num_params
 from dcray.track.lease import CellHeldError
-from dcray.track.points import Cell, Key, Point
+from dcray.track.points import Cell, Key
 from dcray.track.result import Result
 from dcray.track.rows import Row
 from dcray.track.store import Store
@@ -36,6 +36,7 @@ class Request:
     recipe: str
     config: RunConfig  # resolved
     key: Key
+    reads: str  # the hash of what it reads: Corpus.reads
 
     @property
     def name(self) -> str:
@@ -80,7 +81,7 @@ def request(config: RunConfig, corpus: Corpus, *, study: str, recipe: str) -> Re
     resolved = config.resolved(vocab_size=wanted or corpus.vocab_size)
     reads = corpus.reads(config.data.unique_tokens, config.data.val_tokens)
     cell = Cell(study, resolved.size_name, config.data.unique_tokens, recipe)
-    return Request(recipe, resolved, Key(cell, resolved.identity(reads), config.seed))
+    return Request(recipe, resolved, Key(cell, resolved.identity(reads), config.seed), reads)
 
 
 def execute(
@@ -169,11 +170,10 @@ class _Book:
         return Listener(self.on_report, self.on_end)
 
     def on_report(self, name: str, report: Report) -> None:
-        points = [Point(p.step, p.tokens_seen, p.epoch, p.values, p.at) for p in report.points]
+        points = list(report.points)
         if points:
             rate = {"perf/tokens_per_second": report.tokens_per_second}
-            last = points[-1]
-            points.append(Point(last.step, last.tokens_seen, last.epoch, rate, last.at))
+            points.append(points[-1]._replace(values=rate))
         self.open[name].log(points)
         self.last[name] = report
         self.view.report(self.requests[name], report)
@@ -242,14 +242,14 @@ def _begin(store: Store, one: Request, run: RunConfig, corpus: Corpus, machine: 
     workers = run.runtime.workers
     tags = {
         "objective": config.objective.name,
-        "budget": one.key.cell.name.split("_")[1],
+        "budget": count_label(one.key.cell.unique_tokens),
         "bound": config.objective.build().bound,
         "device": machine.gpu_name if run.runtime.device == "cuda" else machine.cpu_name,
         "device_type": run.runtime.device,
         "threads": run.runtime.threads,
         "world_size": workers,
         "microbatch_size": run.runtime.microbatch_size,
-        "corpus_hash": corpus.reads(config.data.unique_tokens, config.data.val_tokens),
+        "corpus_hash": one.reads,
     }
     manifest = corpus.manifest.model_dump(mode="json")
     return store.begin(
