@@ -35,10 +35,6 @@ from dcray.track.writer import Write, Writer, replay
 
 T = TypeVar("T")
 
-EXPERIMENT_TAGS = {
-    "dcray.format": str(FORMAT),
-    "mlflow.experimentKind": "custom_model_development",  # its page opens on runs, not on traces
-}
 PATIENCE_SECONDS = 150.0  # how long a call waits for a record that is locked or away
 CLOSE_SECONDS = 20.0  # how long close() waits before it leaves the rest on disk
 
@@ -255,7 +251,7 @@ def _experiment(connection: Connection, study: str) -> str:
     ours = not connection.uri.startswith("http")  # a server keeps artifacts where it was told to
     place = (connection.directory / "artifacts" / study).as_uri() if ours else None
     try:
-        return str(client.create_experiment(study, place, EXPERIMENT_TAGS))
+        return str(client.create_experiment(study, place, {"dcray.format": str(FORMAT)}))
     except Exception as error:
         if getattr(error, "error_code", None) != "RESOURCE_ALREADY_EXISTS":
             raise
