@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -107,6 +107,20 @@ def why_unusable(row: Row) -> str | None:
 def newest_complete(rows: list[Row]) -> Row:
     """Which of several rows of one key counts: a complete one before others, then the newest."""
     return max(rows, key=lambda r: (r.state == "complete", r.started_at, r.run_id))
+
+
+def winner(rows: Iterable[Row], *, seed: int | None = None) -> Row | None:
+    """The winner of a cell: its lowest complete loss at the search seed, ties to fewer epochs.
+
+    Confirmations do not take part, nor losses that cannot be believed. seed: None takes any.
+    """
+    candidates = [
+        row
+        for row in rows
+        if row.state == "complete" and row.kind != "confirmation" and why_unusable(row) is None
+        if seed is None or row.seed == seed
+    ]
+    return min(candidates, key=lambda r: (r.val_loss, r.num_epochs, r.config_hash), default=None)
 
 
 def _parsed(fields: Mapping[str, str], name: str, kind: Callable[[str], T]) -> T | None:

@@ -1,0 +1,35 @@
+"""The winner of a cell, against the rule of the house stated by hand."""
+
+import dataclasses
+
+import pytest
+
+from dcray.track.rows import Row, winner
+
+BASE = Row(
+    study="s", size="60k", num_params=59_616, unique_tokens=16_000, recipe="ar", num_epochs=8,
+    weight_decay=1.0, lr=1e-3, tau=1.0, seed=42, kind="branch", config_hash="a", key="k",
+    state="complete", val_loss=3.0, val_bpb=None, device_seconds=1.0, run_id="r", started_at=0.0,
+    reason=None, owner=None, heartbeat_at=None, params={}, metrics={}, tags={},
+)  # fmt: skip
+
+
+def row(run_id, **changes):
+    return dataclasses.replace(BASE, run_id=run_id, **changes)
+
+
+@pytest.mark.parametrize(
+    ("rows", "wanted"),
+    [
+        ([], None),
+        ([row("a"), row("b", val_loss=2.9)], "b"),
+        ([row("a", num_epochs=16), row("b", num_epochs=8)], "b"),  # ties to fewer epochs
+        ([row("a"), row("b", val_loss=2.0, kind="confirmation")], "a"),
+        ([row("a"), row("b", val_loss=2.0, state="running")], "a"),
+        ([row("a"), row("b", val_loss=2.0, seed=1)], "a"),
+        ([row("a", val_loss=1.797e308)], None),
+    ],
+)
+def test_the_winner_is_the_lowest_complete_loss_at_the_search_seed(rows, wanted):
+    found = winner(rows, seed=42)
+    assert (found.run_id if found else None) == wanted
