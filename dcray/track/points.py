@@ -15,7 +15,6 @@ from dcray.sections import count_label
 
 KINDS = ("run", "branch", "confirmation")
 FORMAT = 1  # of the record; a reader refuses what a newer dcray wrote
-ABSURD_NATS = 100.0  # no language model is worse: a uniform one over 2^144 ids would be
 
 _NAME = re.compile(r"[^\x00-\x1f'\"`/\\]+")  # goes into a search filter and into paths
 
