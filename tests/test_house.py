@@ -30,7 +30,7 @@ FLOORS = [
     ["train.keyed"],
     ["train.masking", "train.dropout"],
     [
-        "model", "objectives", "laws", "sources", "search.space",
+        "model", "objectives", "laws", "sources", "search.boxes", "search.space",
         "train.optim", "train.schedule", "train.cost",
         "corpus.order", "corpus.tokenizers", "corpus.encoders", "corpus.vocabularies",
         "corpus.manifest", "corpus.record", "corpus.request",
