@@ -31,6 +31,7 @@ FLOORS = [
     ["train.masking", "train.dropout"],
     [
         "model", "objectives", "laws", "sources", "search.boxes", "search.space",
+        "search.ladder", "search.propose", "search.study",
         "train.optim", "train.schedule", "train.cost",
         "corpus.order", "corpus.tokenizers", "corpus.encoders", "corpus.vocabularies",
         "corpus.manifest", "corpus.record", "corpus.request",
@@ -38,10 +39,11 @@ FLOORS = [
     ],
     ["train.shard", "train.meter", "train.progress", "train.step", "train.evaluate",
      "train.checkpoint", "fit", "theory"],
-    ["train.loop", "search.ladder", "search.study", "search.plan", "search.place",
-     "corpus.prepare", "corpus.stream", "evals", "track"],
+    ["train.loop", "search.wish", "search.grid", "search.request", "search.trunks", "search.cells",
+     "search.queue", "search.plan", "search.place", "corpus.prepare", "corpus.stream", "evals",
+     "track"],
     ["train.worker"],
-    ["search.runner", "search.execute", "report"],
+    ["search.runner", "search.book", "search.execute", "search.drive", "report"],
     ["cli", "__main__"],
 ]  # fmt: skip
 PACKAGES = {"corpus", "train", "search"}  # whose modules stand on several floors
@@ -113,7 +115,7 @@ def test_imports_point_down_only():
 
 
 @pytest.mark.parametrize(
-    ("package", "allowed"), [("ray", RAY), ("mlflow", {"track"}), ("optuna", {"search.space"})]
+    ("package", "allowed"), [("ray", RAY), ("mlflow", {"track"}), ("optuna", {"search.propose"})]
 )
 def test_edges(package, allowed):
     users = {

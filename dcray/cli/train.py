@@ -15,7 +15,7 @@ from dcray.errors import ConfigError
 
 if TYPE_CHECKING:
     from dcray.config import RunConfig
-    from dcray.search.execute import Ended
+    from dcray.search.queue import Ended
 
 DirOption = Annotated[Path, typer.Option("--dir", help="Where the record and checkpoints live.")]
 UriOption = Annotated[
@@ -97,7 +97,8 @@ def run_all(
     """Every (recipe, configuration) answered from the record or trained, watched on the screen."""
     from dcray.cli.view import live_view
     from dcray.corpus.manifest import Corpus
-    from dcray.search.execute import execute, request
+    from dcray.search.execute import execute
+    from dcray.search.request import request
     from dcray.track.store import Store
 
     opened = Corpus.open(corpus)

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from dcray.cli.console import err
-from dcray.search.execute import Ended, Request
+from dcray.search.queue import Ended
+from dcray.search.request import Request
 from dcray.train.progress import Report
 
 PLAIN_SECONDS = 10.0  # between two plain lines of one run

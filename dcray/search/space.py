@@ -242,6 +242,15 @@ def position(value: float, axis: Range) -> float:
     return (math.log(max(value, 1e-300)) - low) / (math.log(axis.high) - low)
 
 
+def value_at(axis: Range | tuple[Value, ...], share: float) -> Value:
+    """The value at a share (0 to 1) of an axis; `position` undone."""
+    if isinstance(axis, tuple):
+        return axis[min(int(share * len(axis)), len(axis) - 1)]
+    if not axis.log:
+        return axis.low + share * (axis.high - axis.low)
+    return float(axis.low * (axis.high / axis.low) ** share)
+
+
 def _at_end(value: float, axis: Range) -> bool:
     return not 0.01 < position(value, axis) < 0.99
 

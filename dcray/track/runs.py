@@ -51,6 +51,7 @@ class CellRow:
     owner: Owner | None
     heartbeat_at: float | None
     held: bool  # RUNNING, and the owner lives
+    tags: Mapping[str, str]  # search_state, planned, winner, ...: where its search stands
 
 
 def results(directory: Path, *, study: str, tracking_uri: str | None = None) -> Results:
@@ -58,7 +59,7 @@ def results(directory: Path, *, study: str, tracking_uri: str | None = None) -> 
 
     Raises ConfigError where there is no such record or study, or where a newer dcray wrote it.
     """
-    rows, exclusions = _latest(connect(directory, tracking_uri, create=False), study)
+    rows, exclusions = latest(connect(directory, tracking_uri, create=False), study)
     usable: list[Row] = []
     for row in rows:
         reason = why_unusable(row) if row.state == "complete" else _why_unfinished(row)
@@ -71,12 +72,16 @@ def results(directory: Path, *, study: str, tracking_uri: str | None = None) -> 
 
 def every_result(directory: Path, *, study: str, tracking_uri: str | None = None) -> list[Row]:
     """What status reads: one row a key, in whatever state it is; oldest first."""
-    return _latest(connect(directory, tracking_uri, create=False), study)[0]
+    return latest(connect(directory, tracking_uri, create=False), study)[0]
 
 
 def cells(directory: Path, *, study: str, tracking_uri: str | None = None) -> list[CellRow]:
     """The cells that are on record, oldest first."""
-    connection = connect(directory, tracking_uri, create=False)
+    return cells_of(connect(directory, tracking_uri, create=False), study)
+
+
+def cells_of(connection: Connection, study: str) -> list[CellRow]:
+    """`cells`, over a connection that is there."""
     experiment = experiment_of(connection, study)
     found = search(connection, experiment.experiment_id, "tags.`dcray.role` = 'cell'")
     return [_cell_row(study, run) for run in found]
@@ -192,7 +197,7 @@ def _check_newer(study: str, tags: Mapping[str, str]) -> None:
         )
 
 
-def _latest(connection: Connection, study: str) -> tuple[list[Row], list[Exclusion]]:
+def latest(connection: Connection, study: str) -> tuple[list[Row], list[Exclusion]]:
     """One row a key, and the runs of ours that are not it or cannot be read."""
     experiment = experiment_of(connection, study)
     by_key: dict[str, list[Row]] = {}
@@ -238,4 +243,5 @@ def _cell_row(study: str, run: Any) -> CellRow:
         owner=owner,
         heartbeat_at=heartbeat,
         held=running and owner is not None and owner.alive(heartbeat),
+        tags=dict(tags),
     )
