@@ -19,6 +19,7 @@ from dcray.cli.console import BAD_INPUT, STOPPED, err, naming, out
 from dcray.cli.fit import fit, reproduce
 from dcray.cli.prepare import prepare
 from dcray.cli.quickstart import quickstart
+from dcray.cli.search import search
 from dcray.cli.sizes import sizes
 from dcray.cli.train import train
 from dcray.errors import ConfigError
@@ -37,7 +38,7 @@ PACKAGES = (
 )
 EXIT_CODES = (
     "Exit codes: 0 done; 1 nothing usable came out; 2 bad input; 3 stopped by Ctrl-C or SIGTERM, "
-    "run the same command again to go on; 4 finished with failed runs."
+    "run the same command again to go on; 4 finished with failed runs or cells."
 )
 
 app = typer.Typer(
@@ -51,6 +52,7 @@ app = typer.Typer(
 app.command(epilog=EXIT_CODES)(quickstart)
 app.command(epilog=EXIT_CODES, cls=naming("sources"))(prepare)
 app.command(epilog=EXIT_CODES, cls=naming("objectives"))(train)
+app.command(epilog=EXIT_CODES)(search)
 app.command()(sizes)
 app.command()(fit)
 app.command()(reproduce)

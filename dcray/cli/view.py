@@ -88,6 +88,9 @@ class LiveView:
         state.word, state.val_loss = ended.state, ended.val_loss
         self._refresh()
 
+    def watch(self, lines: Any) -> None:
+        """Cells are not shown here: each run is a row."""
+
     def table(self) -> Any:
         """The runs as a rich table."""
         from rich.table import Table

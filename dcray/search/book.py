@@ -11,6 +11,7 @@ from dcray.search.place import Machine
 from dcray.search.queue import Ended
 from dcray.search.request import Request
 from dcray.search.runner import Listener
+from dcray.search.standing import CellLine
 from dcray.sections import count_label
 from dcray.sizes import num_non_embedding_params, num_params
 from dcray.track.result import Result
@@ -25,6 +26,7 @@ class View(Protocol):
     def begin(self, request: Request, run: RunConfig) -> None: ...
     def report(self, request: Request, report: Report) -> None: ...
     def end(self, ended: Ended) -> None: ...
+    def watch(self, lines: Callable[[], list[CellLine]]) -> None: ...
 
 
 class Book:

@@ -91,7 +91,8 @@ class CellSearch:
         return State(
             ready=(*ready, *left),
             planned=(*planned, *confirmations),
-            num_planned=plan.num_planned + len(self.wish.recipe.confirm_seeds),
+            num_planned=plan.num_planned
+            + (0 if searched and not winner else len(self.wish.recipe.confirm_seeds)),
             num_dropped=len(plan.dropped),
             searched=searched,
             done=searched and not left,

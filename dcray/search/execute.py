@@ -163,8 +163,9 @@ class _HandOut:
             run = place_run(one.config, self.site.machine, lambda _: None)
             self.book.expect(one, run)
             trunk = home / one.trunk if one.trunk else None
-            legs.append(Leg(one.name, run, home / one.name, trunk, one.save_at_fork))
-        self.book.begin(chain[0].name)
+            loss = self.queue.loss_of(one)
+            legs.append(Leg(one.name, run, home / one.name, trunk, one.save_at_fork, loss))
+        self.book.begin(next(leg.name for leg in legs if leg.answered is None))
         return Trial(tuple(legs), data_key(chain[0].config))
 
 

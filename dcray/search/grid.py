@@ -53,6 +53,7 @@ class Study:
         if problems:
             raise ConfigError(list(dict.fromkeys(problems)))
         _set_neighbors(wishes)
+        _refuse_circles(wishes)
         return cls(first.study, first.corpus, first.seed, tuple(wishes.values()), tuple(paths))
 
     def select(
@@ -149,3 +150,21 @@ def _set_neighbors(wishes: Mapping[Cell, CellWish]) -> None:
             before = sizes[: sizes.index(cell.size)]
             rows = [Cell(cell.study, size, cell.unique_tokens, cell.recipe) for size in before]
             wish.warm_from = next((one for one in reversed(rows) if one in wishes), None)
+
+
+def _refuse_circles(wishes: Mapping[Cell, CellWish]) -> None:
+    """Raise ConfigError where cells wait for each other's winners for ever."""
+    done: set[Cell] = set()
+
+    def visit(cell: Cell, above: tuple[Cell, ...]) -> None:
+        if cell in above:
+            names = " -> ".join(one.name for one in (*above[above.index(cell) :], cell))
+            raise ConfigError(f"cells wait for each other's winners in a circle: {names}")
+        if cell in done or cell not in wishes:
+            return
+        for needed in wishes[cell].needs:
+            visit(needed, (*above, cell))
+        done.add(cell)
+
+    for cell in wishes:
+        visit(cell, ())

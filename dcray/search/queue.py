@@ -52,6 +52,30 @@ class Queue(Protocol):
         """Whether nothing will ever be ready again, whatever comes of what is under way."""
         ...
 
+    def loss_of(self, request: Request) -> float | None:
+        """The loss of a request that needs no training, None where it does."""
+        ...
+
+
+class Elsewhere(Protocol):
+    """The winners of cells that this command does not search, as the record has them."""
+
+    def winner(self, cell: Cell) -> RunConfig | None:
+        """The configuration of a searched cell's winner, None where there is none."""
+        ...
+
+    def coming(self, cell: Cell) -> bool:
+        """Whether somebody is searching it now."""
+        ...
+
+    def stale(self) -> bool:
+        """Whether a new look is due."""
+        ...
+
+    def look_again(self) -> None:
+        """Forget what was read."""
+        ...
+
 
 class Retries:
     """Lost processes are tried again; three times where the run never got further."""
@@ -96,20 +120,26 @@ class FixedQueue:
         """Whether all have ended."""
         return not self.requests and not self.flying
 
+    def loss_of(self, request: Request) -> float | None:
+        """None: what is on record was answered before."""
+        return None
+
 
 @dataclass
 class StudyQueue:
     """The searches of a study's cells, under one order: the dearest ready segment first.
 
-    known: the results on record at the start, by cell. elsewhere: the winner of a cell that this
-    command does not search, None while there is none. afford: whether the FLOPs of a request may
-    still be spent.
+    known: the results on record at the start, by cell. elsewhere: knows the winners of cells that
+    this command does not search. afford: whether a request's device time may still be spent.
+    only: the cells whose chains are ready; None: all.
     """
 
+    study: str
     searches: Mapping[Cell, CellSearch]
     known: dict[Cell, dict[Slot, Found]]
-    elsewhere: Callable[[Cell], RunConfig | None]
+    elsewhere: Elsewhere
     afford: Callable[[Request], bool] = lambda request: True
+    only: frozenset[Cell] | None = None
     flying: dict[Slot, Chain] = field(default_factory=dict)
     trained: dict[Slot, Ended] = field(default_factory=dict)
     unaffordable: bool = False
@@ -118,9 +148,13 @@ class StudyQueue:
 
     def ready(self) -> list[Chain]:
         """Chains of every cell that are not under way, the dearest first."""
+        if self.elsewhere.stale():
+            self.elsewhere.look_again()
+            self._states.clear()
         found = [
             chain
             for cell in self.searches
+            if self.only is None or cell in self.only
             for chain in self.state(cell).ready
             if not any(one.slot in self.flying for one in chain)
         ]
@@ -153,8 +187,31 @@ class StudyQueue:
         self._states.clear()
 
     def finished(self) -> bool:
-        """Whether all cells are done, or wait for what this command will not bring."""
-        return not self.flying and not self.ready()
+        """Whether all cells are done, or wait for what will not come."""
+        return not self.flying and not self.ready() and not self.awaits_others()
+
+    def loss_of(self, request: Request) -> float | None:
+        """The loss that is known of it."""
+        found = self.known.get(request.key.cell, {}).get(request.slot)
+        return found.val_loss if found else None
+
+    def awaits_others(self) -> bool:
+        """Whether a cell waits for one that somebody else searches now."""
+        return any(
+            self.elsewhere.coming(other)
+            for cell in self.searches
+            if self.only is None or cell in self.only
+            for other in self.state(cell).waits_for
+            if other not in self.searches
+        )
+
+    def hopeless(self, cell: Cell) -> bool:
+        """Whether a cell of this command was searched and has no winner."""
+        if cell not in self.searches:
+            return False
+        state = self.state(cell)
+        waits = any(self.hopeless(other) for other in state.waits_for)
+        return waits or (state.searched and state.winner is None)
 
     def state(self, cell: Cell) -> State:
         """Where the search of a cell stands, by what is known now."""
@@ -167,7 +224,7 @@ class StudyQueue:
     def winner(self, cell: Cell) -> RunConfig | None:
         """The configuration of a searched cell's winner, here or elsewhere."""
         if cell not in self.searches:
-            return self.elsewhere(cell)
+            return self.elsewhere.winner(cell)
         found = self.state(cell).winner
         return found.config if found else None
 

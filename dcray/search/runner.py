@@ -153,6 +153,20 @@ def run_trials(
     shutil.rmtree(logs / name, ignore_errors=True)
 
 
+def asha(first: int, longest: int) -> Any:
+    """Ray's ASHA over whole trunks: rungs at first, twice that, ... epochs; half of them go on."""
+    from ray.tune.schedulers import ASHAScheduler
+
+    return ASHAScheduler(
+        time_attr="num_epochs",
+        metric="val_loss",
+        mode="min",
+        grace_period=first,
+        max_t=longest,
+        reduction_factor=2,
+    )
+
+
 def _searcher(hand_out: HandOut, callback: Any, stop: StopRequest) -> Any:
     """A Searcher that asks what may start now; after a stop it hands out no more."""
     from ray.tune.search import Searcher
