@@ -118,6 +118,13 @@ def _name_problems(file: StudyFile) -> list[str]:
                 for size in names
                 if size not in file.sizes
             ]
+        cells = [f"{size}/{budget}" for size in file.sizes for budget in file.budgets]
+        problems += [
+            f'recipes.{name}.published names no cell: "{cell}" must be SIZE/BUDGET of this file'
+            f"{did_you_mean(cell, cells)}"
+            for cell in recipe.published
+            if cell not in cells
+        ]
         seen, parent = [name], recipe.inherit
         while parent and ":" not in parent:
             if parent not in file.recipes:

@@ -34,6 +34,14 @@ class SearchConfig(Frozen):
     stopping: Literal["ladder", "none", "asha"] = "ladder"
 
 
+class PublishedWinner(Frozen):
+    """A winner that somebody else has found: what a plan counts with until ours is known."""
+
+    num_epochs: int = Field(ge=1)
+    weight_decay: float = Field(ge=0)
+    lr: float = Field(gt=0)
+
+
 class RecipeConfig(Frozen):
     """A recipe as written: an objective, overrides of the base, a space, what it inherits."""
 
@@ -46,7 +54,7 @@ class RecipeConfig(Frozen):
     budgets: tuple[str, ...] | None = None
     search: SearchConfig = SearchConfig()
     confirm_seeds: tuple[int, ...] = ()
-    published: dict[str, dict[str, float]] = Field(default_factory=dict)  # winners, by SIZE/BUDGET
+    published: dict[str, PublishedWinner] = Field(default_factory=dict)  # by "SIZE/BUDGET"
 
     @field_validator("budgets")
     @classmethod
@@ -126,7 +134,8 @@ def _sentence(detail: Any) -> str:
     where = ".".join(str(part) for part in detail["loc"])
     if detail["type"] == "extra_forbidden":
         known = sorted({*StudyFile.model_fields, *RecipeConfig.model_fields,
-                        *SearchConfig.model_fields, *ResourceConfig.model_fields})  # fmt: skip
+                        *SearchConfig.model_fields, *ResourceConfig.model_fields,
+                        *PublishedWinner.model_fields})  # fmt: skip
         return f'"{where}" is not a field{did_you_mean(str(detail["loc"][-1]), known)}'
     message = detail["msg"].removeprefix("Value error, ")
     if detail["type"] == "missing":

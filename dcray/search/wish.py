@@ -14,7 +14,13 @@ from dcray.errors import ConfigError
 from dcray.search.boxes import Axis, Range, Winners, parse_space
 from dcray.search.ladder import counts_problem
 from dcray.search.space import SHORT, Space, build_space, changes_of, early_rungs
-from dcray.search.study import RecipeConfig, ResourceConfig, SearchConfig, StudyFile
+from dcray.search.study import (
+    PublishedWinner,
+    RecipeConfig,
+    ResourceConfig,
+    SearchConfig,
+    StudyFile,
+)
 from dcray.sections import parse_count
 from dcray.track.points import Cell
 
@@ -36,6 +42,11 @@ class CellWish:
     @property
     def search(self) -> SearchConfig:
         return self.recipe.search
+
+    @property
+    def published(self) -> PublishedWinner | None:
+        """The winner that the study file ships for this cell."""
+        return self.recipe.published.get(f"{self.size}/{self.budget}")
 
     @property
     def inherits(self) -> Cell | None:
