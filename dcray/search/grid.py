@@ -142,14 +142,18 @@ def _name_problems(file: StudyFile) -> list[str]:
 
 
 def _set_neighbors(wishes: Mapping[Cell, CellWish]) -> None:
-    """The cell next below in budget, or in size as the file lists them, where one starts warm."""
+    """The cell next below in budget, or in size as the file lists them, where one starts warm.
+
+    A cell that borrows its space from other budgets' winners is nobody's neighbor.
+    """
     for cell, wish in wishes.items():
         if wish.search.warm_start == "budget":
             below = [
                 other
-                for other in wishes
+                for other, wished in wishes.items()
                 if (other.size, other.recipe) == (cell.size, cell.recipe)
                 and other.unique_tokens < cell.unique_tokens
+                and not wished.borrows
             ]
             wish.warm_from = max(below, key=lambda other: other.unique_tokens, default=None)
         elif wish.search.warm_start == "size":

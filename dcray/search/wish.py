@@ -58,6 +58,11 @@ class CellWish:
         return Cell(study, self.cell.size, self.cell.unique_tokens, recipe)
 
     @property
+    def borrows(self) -> bool:
+        """Whether its space holds the winners of other budgets: it may wait for larger ones."""
+        return any(_budgets(axis) for box in self.boxes for axis in box.values())
+
+    @property
     def needs(self) -> list[Cell]:
         """The cells whose winners must be known before this one can start."""
         budgets = [b for box in self.boxes for a in box.values() for b in _budgets(a)]
@@ -98,7 +103,7 @@ class CellWish:
 
     def warnings(self) -> list[str]:
         """What a person should know, though it is allowed."""
-        if any(_budgets(axis) for box in self.boxes for axis in box.values()):
+        if self.borrows:
             return []
         warning = early_rungs(self.space(self.base().num_epochs, {}))
         return [f"{self.where}: {warning}"] if warning else []
@@ -119,8 +124,7 @@ class CellWish:
                 f"{self.where}.confirm_seeds must be fresh: each once, and not the search's seed "
                 f"({self.file.seed}), got {list(seeds)}"
             )
-        open_axes = any(_budgets(axis) for box in self.boxes for axis in box.values())
-        if not problems and not open_axes:
+        if not problems and not self.borrows:
             problems += self._space_problems(self.space(base.num_epochs, {}), search)
         if problems:
             raise ConfigError(problems)
