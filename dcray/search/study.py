@@ -6,6 +6,7 @@ package: then of every shipped file that carries this name.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -119,6 +120,24 @@ def read_study(study: str) -> list[tuple[Path, StudyFile]]:
             f"{did_you_mean(study, known)}; there are {', '.join(known)}"
         )
     return found
+
+
+def files_named(study: str, folders: Iterable[Path]) -> list[StudyFile]:
+    """The files of a study in these folders and among those that ship; one that is broken is not.
+
+    The first folder that has any decides.
+    """
+    for folder in (*folders, SHIPPED):
+        found = []
+        for path in sorted(folder.glob("*.toml")):
+            try:
+                file = parse_study(path)
+            except ConfigError:  # somebody else's TOML, or a study that is not asked for
+                continue
+            found += [file] if file.study == study else []
+        if found:
+            return found
+    return []
 
 
 def parse_study(path: Path) -> StudyFile:
