@@ -7,26 +7,30 @@ and who wins: the dearest candidate, or the winner that the study file ships.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
-from dcray.config import RunConfig
+from dcray.config import RunConfig, override
 from dcray.errors import ConfigError
+from dcray.search.budget import Budget
 from dcray.search.cells import CellSearch, Found, Slot, State
 from dcray.search.grid import Study
 from dcray.search.modes import in_mode
+from dcray.search.plan import planned_device
 from dcray.search.propose import seed_of
 from dcray.search.request import Reading, Request
 from dcray.search.study import StudyFile, files_named
 from dcray.search.wish import CellWish
 from dcray.sizes import num_params, usual_vocab_size
 from dcray.track.points import Cell
+from dcray.track.rows import Row
 
 STATE_BYTES = 12  # a parameter in a checkpoint: its weight and two moments, in float32
 RECORD, PUBLISHED, DEAREST = "record", "published", "dearest"  # whence a winner comes
 
 Price = Callable[[Request], float]  # the device-seconds of what a request trains itself
-Recorded = Callable[[Cell], RunConfig | None]  # the winner that a record has
+Recorded = Mapping[Cell, Mapping[str, Any]]  # what the winners on record changed
 
 
 @dataclass(frozen=True)
@@ -80,47 +84,58 @@ def forecast(
     wanted: Collection[Cell],
     mode: str,
     price: Price,
-    recorded: Recorded = lambda cell: None,
+    recorded: Recorded | None = None,
 ) -> Forecast:
     """The cells of `wanted`, searched in one of modes.MODES or as written ("").
 
     Cells that they start from are played too, and not counted. Raises ConfigError where the files
     of the study cannot be searched so.
     """
-    wishes = _wishes(study, mode)
-    others: dict[str, dict[Cell, CellWish]] = {}
-    played: dict[Cell, CellForecast] = {}
-    winners: dict[Cell, tuple[RunConfig, str]] = {}
+    player = _Player(study, mode, price, recorded or {})
+    chosen = [wish for wish in player.wishes.values() if wish.cell in set(wanted)]
+    cells = tuple(player.play(wish) for wish in chosen)
+    needs = dict.fromkeys(cell for wish in chosen for cell in wish.needs)
+    return Forecast(cells, {cell: player.winner(cell)[1] for cell in needs})
 
-    def wish_of(cell: Cell) -> CellWish | None:
-        if cell in wishes:
-            return wishes[cell]
-        if cell.study not in others:
-            folders = dict.fromkeys(path.parent for path in study.paths)
-            others[cell.study] = _elsewhere(cell.study, list(folders), mode)
-        return others[cell.study].get(cell)
 
-    def win(cell: Cell) -> RunConfig:
-        if cell not in winners:
-            known, wish = recorded(cell), wish_of(cell)
-            if known is not None:
-                winners[cell] = known, RECORD
-            elif wish is not None:
-                one = play(wish)
-                winners[cell] = one.winner, one.winner_from
-            else:
-                raise ConfigError(_unknown(cell))
-        return winners[cell][0]
+class _Player:
+    """Plays cells, and those that they start from first; each once."""
 
-    def play(wish: CellWish) -> CellForecast:
-        if wish.cell not in played:
-            needs = {cell: win(cell) for cell in wish.needs}
-            played[wish.cell] = play_cell(wish, needs, price)
-        return played[wish.cell]
+    def __init__(self, study: Study, mode: str, price: Price, recorded: Recorded) -> None:
+        self.mode, self.price, self.recorded = mode, price, recorded
+        self.folders = list(dict.fromkeys(path.parent for path in study.paths))
+        self.wishes = _wishes([wish.file for wish in study.wishes], mode)
+        self.others: dict[str, dict[Cell, CellWish]] = {}
+        self.played: dict[Cell, CellForecast] = {}
 
-    cells = tuple(play(wishes[wish.cell]) for wish in study.wishes if wish.cell in set(wanted))
-    asked = {cell for cell in wanted for cell in wishes[cell].needs}
-    return Forecast(cells, {cell: winners[cell][1] for cell in winners if cell in asked})
+    def play(self, wish: CellWish) -> CellForecast:
+        """A cell to its end."""
+        if wish.cell not in self.played:
+            needs = {cell: self.winner(cell)[0] for cell in wish.needs}
+            self.played[wish.cell] = play_cell(wish, needs, self.price)
+        return self.played[wish.cell]
+
+    def winner(self, cell: Cell) -> tuple[RunConfig, str]:
+        """The winner that a cell counts with, and whence it comes."""
+        wish = self._wish(cell)
+        if cell in self.recorded:
+            return override(wish.base(), self.recorded[cell]), RECORD
+        played = self.play(wish)
+        return played.winner, played.winner_from
+
+    def _wish(self, cell: Cell) -> CellWish:
+        if cell in self.wishes:
+            return self.wishes[cell]
+        if cell.study not in self.others:
+            files = files_named(cell.study, self.folders)
+            self.others[cell.study] = _wishes(files, self.mode)
+        wish = self.others[cell.study].get(cell)
+        if wish is None:
+            raise ConfigError(
+                f'no study file says how "{cell.study}" searches {cell.name}, whose winner is '
+                f'needed: put the file of "{cell.study}" beside this one'
+            )
+        return wish
 
 
 def play_cell(wish: CellWish, needs: Mapping[Cell, RunConfig], price: Price) -> CellForecast:
@@ -190,21 +205,29 @@ def _is_published(config: RunConfig, wish: CellWish) -> bool:
     return best is not None and _same_trunk(config, wish) and config.num_epochs == best.num_epochs
 
 
-def _wishes(study: Study, mode: str) -> dict[Cell, CellWish]:
-    """Every cell of the study, searched in this mode."""
-    files: dict[int, StudyFile] = {id(wish.file): wish.file for wish in study.wishes}
-    again = Study.of([in_mode(file, mode) for file in files.values()], study.paths)
-    return {wish.cell: wish for wish in again.wishes}
+def _wishes(files: Sequence[StudyFile], mode: str) -> dict[Cell, CellWish]:
+    """Every cell of a study's files, searched in this mode."""
+    once = {id(file): file for file in files}.values()
+    if not once:
+        return {}
+    return {wish.cell: wish for wish in Study.of([in_mode(file, mode) for file in once]).wishes}
 
 
-def _elsewhere(name: str, folders: Sequence[Path], mode: str) -> dict[Cell, CellWish]:
-    """The cells of another study, or of another file of this one, where its files are found."""
-    files = files_named(name, folders)
-    return _wishes(Study.of(files), mode) if files else {}
+def prices(measured: Sequence[Row] = (), *, with_gpus: bool = False) -> Price:
+    """The device-seconds of a request: as measured, else the table's of search/plan.py.
 
-
-def _unknown(cell: Cell) -> str:
-    return (
-        f"the winner of {cell.study}:{cell.name} is not known: put the study file of "
-        f'"{cell.study}" beside this one, or name a --dir whose record has it'
+    with_gpus: where a configuration leaves the device open, it is a GPU.
+    """
+    budget = Budget(measured=measured)
+    return lambda one: budget.device_seconds(
+        replace(one, config=placed(one.config, with_gpus=with_gpus))
     )
+
+
+def placed(config: RunConfig, *, with_gpus: bool = False) -> RunConfig:
+    """The configuration with the kind of device decided."""
+    device = planned_device(config)
+    if with_gpus and config.runtime.device == "auto":
+        device = "cuda"
+    runtime = config.runtime.model_copy(update={"device": device})
+    return config.model_copy(update={"runtime": runtime})
