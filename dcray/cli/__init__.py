@@ -22,6 +22,7 @@ from dcray.cli.prepare import prepare
 from dcray.cli.quickstart import quickstart
 from dcray.cli.search import search
 from dcray.cli.sizes import sizes
+from dcray.cli.status import status
 from dcray.cli.train import train
 from dcray.errors import ConfigError
 
@@ -55,6 +56,7 @@ app.command(epilog=EXIT_CODES, cls=naming("sources"))(prepare)
 app.command(epilog=EXIT_CODES, cls=naming("objectives"))(train)
 app.command(epilog=EXIT_CODES)(search)
 app.command(epilog=EXIT_CODES)(plan)
+app.command(epilog=EXIT_CODES)(status)
 app.command()(sizes)
 app.command()(fit)
 app.command()(reproduce)
