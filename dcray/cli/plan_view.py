@@ -118,14 +118,16 @@ def _cells_table(found: Comparison) -> Any:
     for name in found.by_mode:
         for head in (f"{_starred(name, found)} runs", "FLOPs", "hours"):
             table.add_column(head, justify="right", no_wrap=True)
-    for head in ("confirm runs", "hours"):
+    confirms = found.written.confirmations.runs > 0
+    for head in ("confirm runs", "hours") if confirms else ():
         table.add_column(head, justify="right", no_wrap=True)
     for number, cell in enumerate(found.written.cells):
         texts = [_label(cell)]
         for one in found.by_mode.values():
             texts += _texts(one.cells[number].search)
         confirm = cell.confirmations
-        texts += [str(confirm.runs or ""), _hours(confirm.device_seconds / 3600)]
+        if confirms:
+            texts += [str(confirm.runs or ""), _hours(confirm.device_seconds / 3600)]
         table.add_row(*texts)
     return table
 
@@ -136,7 +138,8 @@ def _sums_table(found: Comparison, price: float | None) -> Any:
     for head in heads:
         table.add_column(head, justify="right", no_wrap=True)
     bills = {_starred(name, found): one.search for name, one in found.by_mode.items()}
-    bills["confirmations, beside each"] = found.written.confirmations
+    if found.written.confirmations.runs:
+        bills["confirmations, beside each"] = found.written.confirmations
     for name, bill in bills.items():
         cost = [] if price is None else [f"{price * bill.device_seconds / 3600:,.2f}"]
         table.add_row(name, *_texts(bill), *cost)
@@ -186,8 +189,13 @@ def _box(found: Suggestion) -> str:
 def _hours(hours: float) -> str:
     if not hours:
         return ""
-    return f"{hours:.3g}" if hours < 100 else f"{hours:,.0f}"
+    if hours >= 100:
+        return f"{hours:,.0f}"
+    return f"{hours:.3g}" if hours >= 1 else f"{hours:.2g}"
 
 
 def _bytes(number: float) -> str:
-    return f"{number / 1e9:,.3g} GB" if number < 1e12 else f"{number / 1e12:,.3g} TB"
+    for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
+        if number >= factor:
+            return f"{number / factor:.3g} {unit}"
+    return f"{number / 1e3:.3g} kB" if number else "none"

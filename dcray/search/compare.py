@@ -18,11 +18,17 @@ from dcray.search.forecast import (
 from dcray.search.grid import Study
 from dcray.search.modes import MODES, WARM_TRUNKS, written_mode
 from dcray.search.nodes import NodeType, total_cpus, total_gpus
-from dcray.search.plan import expected_seconds
+from dcray.search.plan import TABLE, expected_seconds
+from dcray.search.wish import CellWish
+from dcray.sizes import PAPER_SIZES, usual_vocab_size
 from dcray.track.points import Cell
 from dcray.track.rows import Row
 
 WRITTEN = "as written"
+SMALL_ON_GPU = (
+    "time: a GPU does not reach the table's rate on models below 72m; expect several times these "
+    "hours, or name a --dir whose record has measured runs of them"
+)
 WHENCE = {
     RECORD: "from the record",
     PUBLISHED: "as the paper printed them, not yet ours",
@@ -39,6 +45,7 @@ class Comparison:
     by_mode: dict[str, Forecast]
     mode: str  # the one that the file asks for
     speeds: dict[str, int]  # whence the expected time comes: how many cells
+    small_on_gpu: bool = False  # whether a table's rate stands for a mini size on a GPU
     nodes: tuple[NodeType, ...] = ()
 
     @property
@@ -69,6 +76,7 @@ class Comparison:
             for kind, text in WHENCE.items()
             if kind in whence
         ]
+        found += [SMALL_ON_GPU] if self.small_on_gpu else []
         found.append(
             "FLOPs are exact training FLOPs, attended pairs alone; validation, start-up and "
             "diverged or repeated runs come on top"
@@ -103,18 +111,30 @@ def compare(
     price = prices(measured, with_gpus=with_gpus)
     mode = written_mode(files.values()) or WRITTEN
     modes = {name: name for name in MODES} | ({WRITTEN: ""} if mode == WRITTEN else {})
-    speeds: dict[str, int] = {}
-    for wish in wishes:
-        config = placed(wish.base(), with_gpus=with_gpus).resolved(vocab_size=64)
-        workers = config.runtime.workers
-        number = workers if isinstance(workers, int) else 1
-        _, source = expected_seconds(config, config.runtime.device, number, measured)
-        speeds[source] = speeds.get(source, 0) + 1
+    speeds, small = _speeds(wishes, measured, with_gpus=with_gpus)
     return Comparison(
         study.name,
         tuple(dict.fromkeys(file.about for file in files.values() if file.about)),
         {name: forecast(study, wanted, how, price, recorded) for name, how in modes.items()},
         mode,
         speeds,
+        small,
         tuple(nodes),
     )
+
+
+def _speeds(
+    wishes: Sequence[CellWish], measured: Sequence[Row], *, with_gpus: bool
+) -> tuple[dict[str, int], bool]:
+    """Whence the time of how many cells comes, and whether the table's is said of a mini size."""
+    speeds: dict[str, int] = {}
+    small = False
+    for wish in wishes:
+        config = placed(wish.base(), with_gpus=with_gpus)
+        config = config.resolved(vocab_size=usual_vocab_size(config.size_name))
+        workers = config.runtime.workers if isinstance(config.runtime.workers, int) else 1
+        _, source = expected_seconds(config, config.runtime.device, workers, measured)
+        speeds[source] = speeds.get(source, 0) + 1
+        on_gpu = config.runtime.device == "cuda" and source == TABLE
+        small = small or (on_gpu and config.size_name not in PAPER_SIZES)
+    return speeds, small

@@ -27,7 +27,7 @@ from dcray.track.points import Cell
 from dcray.track.rows import Row
 
 STATE_BYTES = 12  # a parameter in a checkpoint: its weight and two moments, in float32
-RECORD, PUBLISHED, DEAREST = "record", "published", "dearest"  # whence a winner comes
+RECORD, PUBLISHED, DEAREST, ONLY = "record", "published", "dearest", "only"  # whence a winner comes
 
 Price = Callable[[Request], float]  # the device-seconds of what a request trains itself
 Recorded = Mapping[Cell, Mapping[str, Any]]  # what the winners on record changed
@@ -57,7 +57,7 @@ class CellForecast:
     search: Bill
     confirmations: Bill
     winner: RunConfig
-    winner_from: str  # record, published, dearest
+    winner_from: str  # record, published, dearest; only: there is no other candidate
     forks: int  # states of trunks that are kept at once, at most
     state_bytes: int  # of one checkpoint
     kept_states: int  # of the winner and of each run under way
@@ -112,7 +112,11 @@ class _Player:
         """A cell to its end."""
         if wish.cell not in self.played:
             needs = {cell: self.winner(cell)[0] for cell in wish.needs}
-            self.played[wish.cell] = play_cell(wish, needs, self.price)
+            one = play_cell(wish, needs, self.price)
+            if one.search.runs == 1 and one.winner_from == DEAREST:  # it had no choice
+                whence = self.winner(wish.inherits)[1] if wish.inherits else ONLY
+                one = replace(one, winner_from=whence)
+            self.played[wish.cell] = one
         return self.played[wish.cell]
 
     def winner(self, cell: Cell) -> tuple[RunConfig, str]:
