@@ -1,4 +1,4 @@
-"""`dcray plan`: what a study will take, before anything is prepared; and where to start a new cell."""
+"""`dcray plan`: what a study will take before anything is prepared, and where to start a cell."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from dcray.errors import ConfigError
 
 if TYPE_CHECKING:
     from dcray.config import RunConfig
-    from dcray.search.grid import Study
 
 
 def plan(

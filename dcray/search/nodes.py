@@ -1,8 +1,8 @@
 """What nodes a cluster file promises, and which trials they could never hold.
 
-Two kinds of file are read: Ray's launcher (`available_node_types`), and KubeRay's RayCluster, RayJob
-or RayService. A node type whose resources the file does not say is taken for unknown: it may hold
-anything.
+Two kinds of file are read: Ray's launcher (`available_node_types`), and KubeRay's RayCluster,
+RayJob or RayService. A node type whose resources the file does not say is taken for unknown: it may
+hold anything.
 """
 
 from __future__ import annotations
@@ -18,7 +18,11 @@ from dcray.config import RunConfig
 from dcray.errors import ConfigError
 
 GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu")
-CLUSTER_SPECS = {"RayCluster": (), "RayJob": ("rayClusterSpec",), "RayService": ("rayClusterConfig",)}
+CLUSTER_SPECS = {
+    "RayCluster": (),
+    "RayJob": ("rayClusterSpec",),
+    "RayService": ("rayClusterConfig",),
+}
 
 
 @dataclass(frozen=True)

@@ -85,17 +85,18 @@ def test_a_kuberay_cluster_and_job(tmp_path):
 def test_what_four_small_nodes_hold(changes, fits):
     nodes = [NodeType("head", 0, 0, 1), NodeType("small", 8, 1, 4)]
     config = override(run(), {"batch_size": 120}) if changes.get("workers") == 5 else run()
-    assert can_hold(nodes, override(config, {f"runtime.{k}": v for k, v in changes.items()})) is fits
+    assert (
+        can_hold(nodes, override(config, {f"runtime.{k}": v for k, v in changes.items()})) is fits
+    )
 
 
 def test_a_refusal_names_the_size_the_wish_and_the_nodes(tmp_path):
     nodes = [NodeType("small", 8, 1, 4)]
     with pytest.raises(ConfigError) as refused:
         refuse_unplaceable(nodes, [run(workers=8), run(workers=8), run()], tmp_path / "mine.yaml")
-    assert refused.value.problems == (
-        'resources."257m" asks for 8 x (1 GPU and 1 CPU), which mine.yaml can never place; it has '
-        "4 x small (1 GPU, 8 CPU). Ask for less, or add nodes",
-    )
+    (problem,) = refused.value.problems
+    assert problem.startswith('resources."257m" asks for 8 x (1 GPU and 1 CPU), which mine.yaml')
+    assert problem.endswith("it has 4 x small (1 GPU, 8 CPU). Ask for less, or add nodes")
 
 
 @pytest.mark.parametrize(

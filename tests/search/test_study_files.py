@@ -158,8 +158,7 @@ def test_a_wheel_and_an_sdist_hold_the_study_files(tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(ROOT, copy, symlinks=True, ignore=_IGNORED)
     build = (
-        "from setuptools import build_meta as b; "
-        "b.build_wheel('../out'); b.build_sdist('../out')"
+        "from setuptools import build_meta as b; b.build_wheel('../out'); b.build_sdist('../out')"
     )
     (tmp_path / "out").mkdir()
     done = subprocess.run(
