@@ -11,9 +11,6 @@ import functools
 import os
 import shutil
 import signal
-import socket
-import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -25,6 +22,7 @@ import psutil
 
 from dcray import plugins
 from dcray.errors import ConfigError
+from dcray.named import LOOPBACK_SWITCH, check_answers, in_job, named_address, on_loopback_alone
 
 PREFIX = "dcray-"
 QUIET = {  # defaults only: what the user has set stays
@@ -42,20 +40,10 @@ QUIET = {  # defaults only: what the user has set stays
     "TOKENIZERS_PARALLELISM": "false",
 }
 PRIVATE = {  # a cluster of ours alone
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # puts every port on 127.0.0.1, on Linux too
+    LOOPBACK_SWITCH: "0",
     "RAY_AUTH_MODE": "disabled",  # else ray.init writes ~/.ray/auth_token
     "RAY_worker_niceness": "0",  # Ray's 15 makes a step on a busy machine 1.5 times as long
 }
-
-JOIN_SECONDS = 20.0
-JOIN = """
-import ray
-try:
-    ray.init(logging_level="error", log_to_driver=False)
-except Exception as error:
-    print(type(error).__name__ + ":", *str(error.__cause__ or error).split(maxsplit=40)[:40])
-    raise SystemExit(1)
-"""
 
 
 def set_environment() -> None:
@@ -77,8 +65,8 @@ def ray_cluster(*, num_cpus: int | None = None, logs: Path | None = None) -> Ite
     if address is None:
         for name, value in PRIVATE.items():
             os.environ.setdefault(name, value)
-    elif _on_loopback_alone(address):
-        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+    elif on_loopback_alone(address):
+        os.environ.setdefault(LOOPBACK_SWITCH, "0")
     import ray
 
     for module in plugins.file_modules():
@@ -88,33 +76,6 @@ def ray_cluster(*, num_cpus: int | None = None, logs: Path | None = None) -> Ite
         return
     with _private(num_cpus, logs) if address is None else _joined(address):
         yield
-
-
-def named_address() -> str | None:
-    """The address of the cluster that the user, or a job, names by RAY_ADDRESS; None for none."""
-    address = os.environ.get("RAY_ADDRESS", "")
-    return None if address in ("", "local") else address
-
-
-def in_job() -> bool:
-    """Whether this process is the driver of a job that `ray job submit` sent."""
-    return "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ
-
-
-def on_head_node() -> bool:
-    """Whether this machine is the named cluster's head, or no cluster is named.
-
-    Jobs run there, unless resources are asked for their entry point: what is only on this machine
-    is then there for the next driver too.
-    """
-    host = (named_address() or "auto").rpartition(":")[0].strip("[]")
-    if not host or host == "localhost":
-        return True
-    own = {one.address for many in psutil.net_if_addrs().values() for one in many}
-    try:
-        return any(found[4][0] in own for found in socket.getaddrinfo(host, None))
-    except OSError:
-        return False
 
 
 @contextmanager
@@ -127,7 +88,7 @@ def _joined(address: str) -> Iterator[None]:
 
     carried = None
     if not in_job():
-        _check_answers(address)
+        check_answers(address)
         carried = {"py_modules": [str(Path(__file__).parent)]}
     with signals_wait():
         ray.init(runtime_env=carried, logging_level="error", log_to_driver=False)
@@ -136,67 +97,6 @@ def _joined(address: str) -> Iterator[None]:
     finally:
         with signals_wait():
             ray.shutdown()
-
-
-def _check_answers(address: str) -> None:
-    """Raise ConfigError where the cluster cannot be joined: `ray.init` would wait for minutes."""
-    if "://" in address:
-        raise ConfigError(
-            f"RAY_ADDRESS must be HOST:PORT or auto, a cluster of which this machine is a node, "
-            f'got "{address}"; from outside send a job: python jobs/submit.py train ...'
-        )
-    said = _no_listener(address) or _cannot_join()
-    if said:
-        raise ConfigError(
-            f"RAY_ADDRESS names {address}, which cannot be joined from this machine ({said}); see "
-            f"that the cluster runs (ray status --address {address}), that this machine is a node "
-            "of it and has its RAY_AUTH_MODE and token; or unset RAY_ADDRESS for a private Ray here"
-        )
-
-
-def _no_listener(address: str) -> str:
-    """Why nothing listens at HOST:PORT, "" where something does or the address is none."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
-        return ""
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=JOIN_SECONDS).close()
-    except OSError as error:
-        return error.strerror or str(error)
-    return ""
-
-
-def _cannot_join() -> str:
-    """Why a child of ours cannot join the cluster, "" where it can."""
-    command = [sys.executable, "-c", JOIN]
-    try:
-        child = subprocess.run(
-            command, check=False, capture_output=True, text=True, timeout=JOIN_SECONDS
-        )
-    except subprocess.TimeoutExpired:
-        return f"Ray did not answer in {JOIN_SECONDS:g} s"
-    return "" if child.returncode == 0 else child.stdout.strip() or "it ended without a word"
-
-
-def _on_loopback_alone(address: str) -> bool:
-    """Whether a loopback address is of a cluster that listens nowhere else.
-
-    Ray takes 127.0.0.1 for this machine's outside address, where such a cluster does not answer,
-    unless it is told by the variable with which that cluster was started.
-    """
-    host, _, port = address.rpartition(":")
-    if host not in ("127.0.0.1", "localhost", "[::1]") or not port.isdigit():
-        return False
-    try:
-        bound = {
-            connection.laddr.ip
-            for connection in psutil.net_connections("tcp")
-            if connection.status == psutil.CONN_LISTEN
-            if connection.laddr and connection.laddr.port == int(port)
-        }
-    except psutil.AccessDenied:
-        return False
-    return bool(bound) and bound <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
 
 
 @contextmanager
