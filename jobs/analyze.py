@@ -1,9 +1,6 @@
 """`dcray analyze` as a job: ray job submit --working-dir . -- python jobs/analyze.py WORDS"""
 
-import sys
-
-from dcray.cli import main
+from forward import forward
 
 if __name__ == "__main__":
-    sys.argv[1:1] = ["analyze"]
-    main()
+    forward("analyze")

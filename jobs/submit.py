@@ -37,8 +37,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--address", help="the dashboard, such as http://127.0.0.1:8265")
-    parser.add_argument("--working-dir", type=Path, default=Path("."), help="the folder to send")
+    parser.add_argument("--working-dir", type=Path, default=Path(), help="the folder to send")
     parser.add_argument("--no-wait", action="store_true", help="send the jobs and return")
+    parser.add_argument("--plugin", action="append", default=[], help="a file that travels too")
     parser.add_argument("command", choices=COMMANDS)
     parser.add_argument("words", nargs=argparse.REMAINDER, help="as after dcray COMMAND")
     given = parser.parse_args()
@@ -46,8 +47,9 @@ def main() -> None:
     try:
         check_size(given.working_dir)
         client = connected(given.address)
+        plugins = [word for path in given.plugin for word in ("--plugin", path)]
         entrypoints = [
-            shlex.join(["python", "-m", "dcray", *words])
+            shlex.join(["python", "-m", "dcray", *plugins, *words])
             for words in split([given.command, *given.words])
         ]
         jobs = send(client, entrypoints, given.working_dir)
