@@ -13,7 +13,7 @@ import psutil
 from dcray.errors import ConfigError
 
 LOOPBACK_SWITCH = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # "0": every port on 127.0.0.1, on Linux too
-JOIN_SECONDS = 20.0
+JOIN_SECONDS = 30.0  # a child imports Ray and joins: seconds, on a busy machine more
 JOIN = """
 import ray
 try:

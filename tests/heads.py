@@ -50,7 +50,7 @@ def ray_head(home: Path) -> Iterator[Head]:
     finally:
         family = psutil.Process(head.pid).children(recursive=True)
         head.terminate()
-        psutil.wait_procs(family, timeout=10)
+        psutil.wait_procs(family, timeout=3)
         for process in family:
             if process.is_running():
                 process.kill()

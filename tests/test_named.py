@@ -83,10 +83,10 @@ def test_what_is_no_ray_is_refused_within_half_a_minute(tiny_corpus, tmp_path):
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         code, out, err, _ = ended(tiny_corpus, tmp_path, RAY_ADDRESS=address)
         began = time.monotonic()
-        assert "did not answer in 20 s" in refused(address)
-        assert time.monotonic() - began < 30
+        assert "did not answer in 30 s" in refused(address)
+        assert time.monotonic() - began < 40
     assert (code, out) == (2, "")
-    assert re.fullmatch(rf"error: RAY_ADDRESS names {address}, .*did not answer in 20 s.*\n", err)
+    assert re.fullmatch(rf"error: RAY_ADDRESS names {address}, .*did not answer in 30 s.*\n", err)
 
 
 @pytest.mark.parametrize("address", ["", "local"])
