@@ -33,16 +33,7 @@ SUCCEEDED = "SUCCEEDED"
 
 def main() -> None:
     """Check the folder, send the jobs, and watch them unless told otherwise."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--address", help="the dashboard, such as http://127.0.0.1:8265")
-    parser.add_argument("--working-dir", type=Path, default=Path(), help="the folder to send")
-    parser.add_argument("--no-wait", action="store_true", help="send the jobs and return")
-    parser.add_argument("--plugin", action="append", default=[], help="a file that travels too")
-    parser.add_argument("command", choices=COMMANDS)
-    parser.add_argument("words", nargs=argparse.REMAINDER, help="as after dcray COMMAND")
-    given = parser.parse_args()
+    given = parser().parse_args()
     logging.disable(logging.INFO)  # Ray's remarks on what it packs
     try:
         check_size(given.working_dir)
@@ -60,6 +51,20 @@ def main() -> None:
     except KeyboardInterrupt:
         print("the jobs go on; ray job stop ID ends one", file=sys.stderr)
         sys.exit(3)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Our own options, then the words of a dcray command as they are."""
+    ours = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    ours.add_argument("--address", help="the dashboard, such as http://127.0.0.1:8265")
+    ours.add_argument("--working-dir", type=Path, default=Path(), help="the folder to send")
+    ours.add_argument("--no-wait", action="store_true", help="send the jobs and return")
+    ours.add_argument("--plugin", action="append", default=[], help="a file that travels too")
+    ours.add_argument("command", choices=COMMANDS)
+    ours.add_argument("words", nargs=argparse.REMAINDER, help="as after dcray COMMAND")
+    return ours
 
 
 def split(words: Sequence[str]) -> list[list[str]]:

@@ -8,11 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.heads import BIN, Head, outside, ray_head
+from tests.jobs.submitter import ROOT, submit
 from tests.training import client_of, runs, words
-
-ROOT = Path(__file__).parent.parent.parent
-sys.path.insert(0, str(ROOT / "jobs"))  # as for a script there
-import submit  # noqa: E402
 
 BROKEN = """
 from typing import ClassVar
