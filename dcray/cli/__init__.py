@@ -17,6 +17,7 @@ import typer
 from dcray import __version__, cluster
 from dcray.cli.console import BAD_INPUT, STOPPED, err, naming, out
 from dcray.cli.fit import fit, reproduce
+from dcray.cli.plan import plan
 from dcray.cli.prepare import prepare
 from dcray.cli.quickstart import quickstart
 from dcray.cli.search import search
@@ -54,6 +55,7 @@ app.command(epilog=EXIT_CODES)(quickstart)
 app.command(epilog=EXIT_CODES, cls=naming("sources"))(prepare)
 app.command(epilog=EXIT_CODES, cls=naming("objectives"))(train)
 app.command(epilog=EXIT_CODES)(search)
+app.command(epilog=EXIT_CODES)(plan)
 app.command(epilog=EXIT_CODES)(status)
 app.command()(sizes)
 app.command()(fit)

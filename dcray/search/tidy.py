@@ -39,7 +39,8 @@ class Tidy:
             if over and not self.keep_all:
                 self._delete(one.name)
         for trunk, branches in trunks.items():
-            undecided = not state.searched and any(b.slot not in known for b in branches)
+            over_or_out = {*known, *state.dropped}
+            undecided = not state.searched and any(b.slot not in over_or_out for b in branches)
             if not undecided and not any(b.slot in wanted for b in branches):
                 self._delete(trunk)
 

@@ -185,6 +185,23 @@ def test_winners_of_other_budgets_make_a_cross_product_and_wait():
     }
 
 
+def test_a_warm_start_passes_over_a_cell_that_itself_waits_for_larger_budgets():
+    """8k, 12k = the winners of 8k and 16k, 16k warm: its neighbor is 8k, or both wait for ever."""
+    warm = {
+        "objective": "ar",
+        "space": MINI["recipes"]["ar"]["space"],
+        "search": {"warm_start": "budget", "warm_trunks": 4},
+    }
+    own = copy.deepcopy(MINI) | {"recipes": {"ar": warm}}
+    between = changed("budgets", ["12k"])
+    axis = {"winners": ["8k", "16k"]}
+    between["recipes"] = {"ar": {"space": [{"num_epochs": axis, "lr": axis}], "search": {}}}
+    study = study_of(own, between)
+    wishes = {wish.cell: wish for wish in study.wishes}
+    large, small = (Cell("toy", "60k", u, "ar") for u in (16_000, 8_000))
+    assert wishes[large].needs == [small]
+
+
 def test_a_cell_whose_parent_has_no_winner_says_so():
     queue = queue_of(study_of(MINI))
     play(queue, lambda request: float("inf"))
