@@ -1,4 +1,4 @@
-"""A search whose driver, trial or raylet is killed at random moments, and the same command again."""
+"""A search whose driver, trial or raylet is killed, and the same command again."""
 
 import contextlib
 import os

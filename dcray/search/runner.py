@@ -127,7 +127,6 @@ def run_trials(
     from ray.tune.execution.placement_groups import PlacementGroupFactory
 
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # a lost trial is told by us
-    logging.getLogger("ray.tune.execution").setLevel(logging.CRITICAL)
     os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(num_pending)
     name = f"tune-{time.time_ns()}-{os.getpid()}"
     callback = _callback(listener, stop)
