@@ -69,6 +69,7 @@ def ray_cluster(*, num_cpus: int | None = None, logs: Path | None = None) -> Ite
         os.environ.setdefault(LOOPBACK_SWITCH, "0")
     import ray
 
+    _hush()
     for module in plugins.file_modules():
         ray.cloudpickle.register_pickle_by_value(module)
     if ray.is_initialized():
@@ -76,6 +77,16 @@ def ray_cluster(*, num_cpus: int | None = None, logs: Path | None = None) -> Ite
         return
     with _private(num_cpus, logs) if address is None else _joined(address):
         yield
+
+
+def _hush() -> None:
+    """Ray's own words go to its logs alone.
+
+    It prints its errors among our results, on the standard output, whatever log_to_driver says.
+    """
+    from ray._private import worker
+
+    worker.print_to_stdstream = lambda *_, **__: None
 
 
 @contextmanager

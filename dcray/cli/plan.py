@@ -15,7 +15,6 @@ from dcray.errors import ConfigError
 
 if TYPE_CHECKING:
     from dcray.config import RunConfig
-    from dcray.search.grid import Study
 
 
 def plan(

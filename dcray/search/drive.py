@@ -82,7 +82,8 @@ class Search:
             if all(self.queue.state(cell).done for cell in self.queue.searches):
                 return
             self.site.corpus.verify(max(wish.cell.unique_tokens for wish in self.wishes))
-            with self.site.open():
+            on_gpu = any(wish.base().runtime.device == "cuda" for wish in self.wishes)
+            with self.site.open(needs_gpu=on_gpu):
                 self.budget.machine = self.site.machine
                 self._check_places(readings)
                 self._train()

@@ -18,7 +18,11 @@ from dcray.config import RunConfig
 from dcray.errors import ConfigError
 
 GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu")
-CLUSTER_SPECS = {"RayCluster": (), "RayJob": ("rayClusterSpec",), "RayService": ("rayClusterConfig",)}
+CLUSTER_SPECS = {
+    "RayCluster": (),
+    "RayJob": ("rayClusterSpec",),
+    "RayService": ("rayClusterConfig",),
+}
 
 
 @dataclass(frozen=True)

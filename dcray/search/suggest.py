@@ -122,9 +122,7 @@ def suggest(config: RunConfig, num_params: int, known: Sequence[Known]) -> Sugge
 def snap_lr(lr: float) -> float:
     """The nearest of ..., 1e-3, 3e-3, 1e-2, ... in the logarithm."""
     decade = math.floor(math.log10(lr))
-    steps = [
-        float(f"{step}e{power}") for power in range(decade, decade + 2) for step in STEPS
-    ]
+    steps = [float(f"{step}e{power}") for power in range(decade, decade + 2) for step in STEPS]
     return min(steps, key=lambda step: abs(math.log(step / lr)))
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from tests.heads import BIN, Head, outside, ray_head
 from tests.jobs.submitter import ROOT, submit
+from tests.studies import final_table, search_words, write_study
 from tests.training import client_of, runs, words
 
 BROKEN = """
@@ -105,21 +106,21 @@ def test_a_record_inside_the_job_s_own_folder_is_refused(head, client, tiny_corp
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", ["train"])  # and search
-def test_two_budgets_side_by_side(head, client, tiny_corpus, tmp_path, command, capsys):
+def test_two_budgets_side_by_side(head, client, tiny_corpus, tmp_path, capsys):
+    """Of one study: two searches on one cluster and one fresh record."""
     record = tmp_path / "runs"
-    commands = [
-        words(tiny_corpus, record, "--study", "two", f"data.unique_tokens={budget}")
-        for budget in (500, "1k")
-    ]
-    entrypoints = [shlex.join(["python", "-m", "dcray", *asked]) for asked in commands]
+    study = write_study(tmp_path, budgets=("500", "1k"), epochs=(40, 80))
+    asked = search_words(study, tiny_corpus, record, "--budgets", "500,1k")
+    commands = submit.split(asked)
+    entrypoints = [shlex.join(["python", "jobs/search.py", *one[1:]]) for one in commands]
     jobs = submit.send(client, entrypoints, ROOT)
     assert submit.watch(client, jobs) == 0
     first, second = (client.get_job_info(job) for job in jobs)
     assert first.start_time < second.end_time
     assert second.start_time < first.end_time
-    assert {run.data.tags["budget"] for run in runs(record, "two")} == {"500", "1k"}
-    assert {run.info.status for run in runs(record, "two")} == {"FINISHED"}
+    assert {run.data.tags["budget"] for run in runs(record, "micro")} == {"500", "1k"}
+    assert {run.info.status for run in runs(record, "micro")} == {"FINISHED"}
+    assert len(final_table(record)) == 2 * (4 + 2 + 1 + 1)
     assert nothing_in_default(record)
     assert capsys.readouterr().out.count("SUCCEEDED") == 2
 

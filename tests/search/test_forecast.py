@@ -41,7 +41,7 @@ def dclm():
 
 def test_the_paper_s_grid_is_484_runs_and_5_1e21_flops(dclm):
     found = forecast(dclm, cells(dclm, recipes=["ar"]), "grid", PRICE)
-    by_budget = {budget: 0 for budget in (100, 200, 300, 400)}
+    by_budget = dict.fromkeys((100, 200, 300, 400), 0)
     for one in found.cells:
         by_budget[one.cell.unique_tokens // 10**6] += one.search.runs
     assert by_budget == {100: 196, 200: 135, 300: 18, 400: 135}

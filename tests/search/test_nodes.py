@@ -85,7 +85,9 @@ def test_a_kuberay_cluster_and_job(tmp_path):
 def test_what_four_small_nodes_hold(changes, fits):
     nodes = [NodeType("head", 0, 0, 1), NodeType("small", 8, 1, 4)]
     config = override(run(), {"batch_size": 120}) if changes.get("workers") == 5 else run()
-    assert can_hold(nodes, override(config, {f"runtime.{k}": v for k, v in changes.items()})) is fits
+    assert (
+        can_hold(nodes, override(config, {f"runtime.{k}": v for k, v in changes.items()})) is fits
+    )
 
 
 def test_a_refusal_names_the_size_the_wish_and_the_nodes(tmp_path):
