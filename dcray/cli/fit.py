@@ -68,7 +68,9 @@ def fit(
     )
     found = answers.answer(read_csv(grid), question)
     if as_json:
-        print(json.dumps(answers.as_json(found), indent=1, allow_nan=False))
+        from dcray.fit.as_json import as_json as plain
+
+        print(json.dumps(plain(found), indent=1, allow_nan=False))
     else:
         from dcray.fit.text import answer_text
 

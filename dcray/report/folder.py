@@ -1,0 +1,63 @@
+"""The folder of an analysis: the new one as a whole, or the old one as it was."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from dcray.errors import ConfigError
+
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@contextmanager
+def replaced(folder: Path) -> Iterator[Path]:
+    """A draft to write in, which becomes `folder` when the block ends well; else it is gone.
+
+    A process that was killed between the two renames leaves the old one as `.NAME.old`, and the
+    next call puts it back first. Raises ConfigError where the place cannot be written or is full.
+    """
+    old = folder.with_name(f".{folder.name}.old")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        restore(folder)
+        draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}.draft-", dir=folder.parent))
+        draft.chmod(0o755)
+    except OSError as error:
+        raise ConfigError(_cannot(folder, error)) from None
+    try:
+        yield draft
+        if folder.exists():
+            folder.rename(old)
+        draft.rename(folder)
+        shutil.rmtree(old, ignore_errors=True)
+    except OSError as error:
+        if error.errno in (*NO_SPACE, errno.EACCES, errno.EROFS):
+            raise ConfigError(_cannot(folder, error)) from None
+        raise
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+        restore(folder)
+
+
+def restore(folder: Path) -> None:
+    """Put the old folder back where a replacement was cut off half-way."""
+    old = folder.with_name(f".{folder.name}.old")
+    if not old.exists():
+        return
+    if folder.exists():
+        shutil.rmtree(old, ignore_errors=True)
+    else:
+        old.rename(folder)
+
+
+def _cannot(folder: Path, error: OSError) -> str:
+    return (
+        f"the analysis cannot be written to {folder} ({os.strerror(error.errno or 0)}); "
+        "what was there is unchanged: make room, or give --dir of a folder that you may write"
+    )
