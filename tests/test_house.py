@@ -113,7 +113,8 @@ def test_imports_point_down_only():
 
 
 @pytest.mark.parametrize(
-    ("package", "allowed"), [("ray", RAY), ("mlflow", {"track"}), ("optuna", {"search.space"})]
+    ("package", "allowed"),
+    [("ray", RAY), ("mlflow", {"track"}), ("optuna", {"search.space"}), ("matplotlib", {"report"})],
 )
 def test_edges(package, allowed):
     users = {
@@ -226,7 +227,7 @@ try:
     runpy.run_module("dcray", run_name="__main__", alter_sys=True)
 except SystemExit as end:
     code = end.code
-heavy = {"torch", "ray", "mlflow", "optuna", "numpy"} & set(sys.modules)
+heavy = {"torch", "ray", "mlflow", "optuna", "numpy", "matplotlib"} & set(sys.modules)
 sys.exit(f"imports {heavy}" if heavy else code)
 """
 

@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 
 from dcray import __version__, cluster
+from dcray.cli.analyze import analyze
 from dcray.cli.console import BAD_INPUT, STOPPED, err, naming, out
 from dcray.cli.fit import fit, reproduce
 from dcray.cli.prepare import prepare
@@ -31,6 +32,7 @@ PACKAGES = (
     "optuna",
     "numpy",
     "scipy",
+    "matplotlib",
     "pyarrow",
     "tokenizers",
     "tiktoken",
@@ -52,6 +54,7 @@ app.command(epilog=EXIT_CODES)(quickstart)
 app.command(epilog=EXIT_CODES, cls=naming("sources"))(prepare)
 app.command(epilog=EXIT_CODES, cls=naming("objectives"))(train)
 app.command()(sizes)
+app.command(epilog=EXIT_CODES)(analyze)
 app.command()(fit)
 app.command()(reproduce)
 

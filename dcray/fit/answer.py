@@ -152,9 +152,7 @@ def _laws(question: Question, grids: Mapping[str, Grid]) -> tuple[tuple[str, ...
             left_out += [f"law {problem}" for problem in error.problems]
     cells = min(len(grid.losses) for grid in grids.values())
     if not usable or cells < MIN_CELLS:
-        few = [f"{_cells(cells)} no law: {MIN_CELLS} are the least"] * (
-            cells < MIN_CELLS
-        )
+        few = [f"{_cells(cells)} no law: {MIN_CELLS} are the least"] * (cells < MIN_CELLS)
         raise ConfigError([*few, *left_out])
     return tuple(usable), left_out
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from dcray.errors import ConfigError, did_you_mean
 from dcray.fit.answer import Answer, Question, answer
 from dcray.fit.paired import Paired, paired
-from dcray.report.cells import Cell, Choice, Left, Place, choose, loss_of
+from dcray.report.cells import Cell, Choice, Left, Place, choose
 from dcray.track.rows import Row
 
 BOOTSTRAP = 200  # resamples where nothing else is asked: ends to about 0.02 of their width

@@ -27,11 +27,12 @@ Place = tuple[str, int, str]  # size, unique_tokens, recipe
 
 
 class Left(NamedTuple):
-    """A run that no figure counts, and why."""
+    """A run that no figure counts, and why; row is None where the run could not be read."""
 
     run_id: str
     name: str
     reason: str
+    row: Row | None = None
 
 
 @dataclass(frozen=True)
@@ -194,7 +195,7 @@ def choose(
     left: list[Left] = []
     for row in rows:
         if row.num_params is None:
-            left.append(Left(row.run_id, row.key, "it does not say num_params"))
+            left.append(_left(row, "it does not say num_params"))
         else:
             by_place.setdefault((row.size, row.unique_tokens, row.recipe), []).append(row)
     seed = _common_seed(rows)
@@ -206,6 +207,10 @@ def choose(
         left += aside
     cells.sort(key=lambda cell: (cell.recipe, cell.unique_tokens, cell.num_params))
     return _sourced(cells, source, left)
+
+
+def _left(row: Row, reason: str) -> Left:
+    return Left(row.run_id, row.key, reason, row)
 
 
 def _common_seed(rows: Iterable[Row]) -> int:
@@ -222,7 +227,7 @@ def _cell(
     best = winner(candidates)
     if best is None:
         reason = f"its cell has no complete result at the search seed {seed}"
-        return None, [Left(row.run_id, row.key, reason) for row in rows]
+        return None, [_left(row, reason) for row in rows]
     fresh: dict[int, Row] = {}
     left = []
     for row in sorted(rows, key=lambda row: (row.kind != "confirmation", row.key)):
@@ -237,7 +242,7 @@ def _cell(
         else:
             fresh[row.seed] = row
             continue
-        left.append(Left(row.run_id, row.key, reason))
+        left.append(_left(row, reason))
     seeds = tuple(fresh[seed] for seed in sorted(fresh))
     return Cell(best, tuple(candidates), seeds, dict(tags)), left
 
@@ -252,6 +257,7 @@ def _sourced(cells: list[Cell], source: str | None, left: list[Left]) -> Choice:
             "every cell has fresh seeds of its winner: losses are means over those"
             if source == "confirmed"
             else f"{some}, so all losses are selected minima, which are somewhat low"
+            + (" (--from confirmed counts those cells alone)" if len(without) < len(cells) else "")
         )
         return Choice(tuple(cells), source, why, tuple(left))
     if source == "search":
@@ -263,7 +269,7 @@ def _sourced(cells: list[Cell], source: str | None, left: list[Left]) -> Choice:
             "set confirm_seeds and search again, or leave --from away"
         )
     left = left + [
-        Left(row.run_id, row.key, "its cell has no fresh seed of its winner (--from confirmed)")
+        _left(row, "its cell has no fresh seed of its winner (--from confirmed)")
         for cell in without
         for row in cell.candidates
     ]

@@ -26,20 +26,19 @@ def runs_csv(found: Analysis) -> str:
     part: winner, fresh seed, candidate, or left out (with the reason).
     """
     parts = _parts(found)
-    rows = [(row, parts[row.run_id], "") for row in found.rows if row.run_id in parts]
-    known = {row.run_id: row for row in found.rows}
-    lines = [_run_line(row, part, reason) for row, part, reason in rows]
+    lines = [_run_line(row, parts[row.run_id], "") for row in found.rows if row.run_id in parts]
     for one in found.left:
-        if one.run_id in parts:
-            continue
-        row = known.get(one.run_id)
-        blank = {"run_id": one.run_id, "key": one.name, "part": "left out", "reason": one.reason}
-        lines.append(_run_line(row, "left out", one.reason) if row else blank)
+        if one.row is not None:
+            lines.append(_run_line(one.row, "left out", one.reason))
+        else:
+            lines.append(
+                {"part": "left out", "reason": one.reason, "run_id": one.run_id, "key": one.name}
+            )
     return _csv(lines)
 
 
 def _parts(found: Analysis) -> dict[str, str]:
-    parts = {}
+    parts: dict[str, str] = {}
     for cell in found.cells:
         parts |= {row.run_id: "candidate" for row in cell.candidates}
         parts |= {row.run_id: "fresh seed" for row in cell.fresh}
@@ -103,7 +102,7 @@ def as_dict(found: Analysis) -> dict[str, Any]:
     excluded = [*fits.pop("excluded", []), *(f"{one.name}: {one.reason}" for one in found.left)]
     noise = found.choice.noise()
     cells = [_cell(cell, found.source, noise) for cell in found.cells]
-    whole = {
+    whole: dict[str, Any] = {
         "study": found.study,
         "source": found.source,
         "why_source": found.choice.why,
@@ -119,7 +118,9 @@ def as_dict(found: Analysis) -> dict[str, Any]:
         "seed_noise": noise,
         "grid": cells,
         "excluded": excluded,
-        "left_out": [one._asdict() for one in found.left],
+        "left_out": [
+            {"run_id": one.run_id, "name": one.name, "reason": one.reason} for one in found.left
+        ],
         "versions": provenance(),
     }
     if found.other is not None:
@@ -129,7 +130,7 @@ def as_dict(found: Analysis) -> dict[str, Any]:
             "cells": [asdict(one) for one in found.beside()],
             "efficiency": as_json(found.other.answer)["efficiency"] if found.other.answer else [],
         }
-    return _finite(whole)
+    return {key: _finite(value) for key, value in whole.items()}
 
 
 def _cell(cell: Cell, source: str, noise: float | None) -> dict[str, Any]:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dcray.fit import published, text
 from dcray.report.analysis import Analysis, Pairs
-from dcray.report.cells import Cell
 from dcray.sections import count_label
 from dcray.track.rows import Row
 
 WEAK_DECAY = 0.1  # the usual weight decay: up to it a recipe is not strongly regularized
 PAPER_BUDGET = 100_000_000
+ALL = "all"  # cells together
 FAMILIES = {  # what a recipe is: (in words, where its published losses stand)
     "single-epoch": ("single-epoch AR", ("objective_comparison_100m_seed42", "single_epoch")),
     "multi-epoch": ("multi-epoch AR", ("dllm_comparison_100m", "multi_epoch_ar")),
@@ -36,25 +37,46 @@ def family(rows: Sequence[Row]) -> str | None:
     return "mir" if objective == "mir" else None
 
 
-def markdown(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """A Markdown table; the first column is text, None is "-"."""
-    lines = [
-        "| " + " | ".join(header) + " |",
-        "|" + "|".join(["---", *["---:"] * (len(header) - 1)]) + "|",
-    ]
-    lines += ["| " + " | ".join(_cell(value) for value in row) + " |" for row in rows]
-    return "\n".join(lines)
+@dataclass(frozen=True)
+class Table:
+    """Columns with a sentence above and notes below; the first column is text."""
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+    above: str = ""
+    below: Sequence[str] = ()
+
+    def only(self, keep: Callable[[Sequence[Any]], bool]) -> Table:
+        """The rows that are to be kept."""
+        return replace(self, rows=[row for row in self.rows if keep(row)])
+
+    def markdown(self) -> str:
+        """As Markdown."""
+        lines = [_line(self.header), _line(["---", *["---:"] * (len(self.header) - 1)])]
+        lines += [_line([_cell(value) for value in row]) for row in self.rows]
+        parts = [self.above, "\n".join(lines), "\n".join(f"- {note}" for note in self.below)]
+        return "\n\n".join(part for part in parts if part)
+
+    def plain(self) -> str:
+        """As columns of equal width, for a terminal."""
+        rows = [[_cell(value) for value in row] for row in self.rows]
+        parts = [self.above, text.table(self.header, rows), *self.below]
+        return "\n".join(part for part in parts if part)
+
+
+def _line(values: Sequence[str]) -> str:
+    return "| " + " | ".join(value.replace("|", "/") for value in values) + " |"
 
 
 def _cell(value: Any) -> str:
     if value is None or value == "":
         return "-"
-    return f"{value:.4f}" if isinstance(value, float) else str(value).replace("|", "/")
+    return f"{value:.4f}" if isinstance(value, float) else str(value)
 
 
-def recipes(found: Analysis) -> str | None:
-    """Recipe x size, one table a budget; the published 100M losses where the sizes are the paper's."""
-    parts = []
+def recipes(found: Analysis) -> list[Table]:
+    """Recipe x size, one table a budget; beside it the published 100M losses of the same sizes."""
+    tables = []
     for budget in sorted({cell.unique_tokens for cell in found.cells}):
         cells = [cell for cell in found.cells if cell.unique_tokens == budget]
         sizes = dict(sorted({c.num_params: c.size for c in cells}.items()))
@@ -63,26 +85,24 @@ def recipes(found: Analysis) -> str | None:
             its = {cell.num_params: cell for cell in cells if cell.recipe == recipe}
             if not its:
                 continue
-            its_family = family(
-                [row for cell in found.choice.of(recipe) for row in cell.candidates]
-            )
+            which = family([row for cell in found.choice.of(recipe) for row in cell.candidates])
             bound = next((f" ({cell.bound})" for cell in its.values() if cell.bound), "")
-            name = FAMILIES[its_family][0] if its_family else ""
+            name = FAMILIES[which][0] if which else ""
             losses = [its[n].loss(found.source) if n in its else None for n in sizes]
             rows.append([f"{recipe}{bound}", name, *losses])
-            print_ = _published(its_family, budget, sizes)
-            if any(value is not None for value in print_):
-                rows.append(["(published)", name, *print_])
+            printed = published_losses(which, budget, list(sizes))
+            if any(value is not None for value in printed):
+                rows.append([f"{recipe} (published)", name, *printed])
         header = [f"U = {count_label(budget)}", "recipe", *sizes.values()]
-        parts.append(markdown(header, rows))
+        tables.append(Table(header, rows))
     note = f"Validation loss in nats per token; {found.choice.why}."
     if any(cell.bound for cell in found.cells):
         note += " An upper bound is one over other tokens than the others' losses."
-    return "\n\n".join([note, *parts])
+    return [replace(tables[0], above=note), *tables[1:]]
 
 
-def _published(which: str | None, budget: int, sizes: Mapping[int, str]) -> list[float | None]:
-    """The paper's losses at these sizes (by parameter count) and this budget."""
+def published_losses(which: str | None, budget: int, sizes: Sequence[int]) -> list[float | None]:
+    """The paper's losses of a family at these parameter counts and this budget, None elsewhere."""
     if which is None or budget != PAPER_BUDGET:
         return [None] * len(sizes)
     table, column = FAMILIES[which][1]
@@ -94,7 +114,7 @@ def _published(which: str | None, budget: int, sizes: Mapping[int, str]) -> list
     return [by_params.get(n) for n in sizes]
 
 
-def cells(found: Analysis) -> str:
+def cells(found: Analysis) -> list[Table]:
     """Every cell: its winner, its loss by both sources and their difference, trials and flags."""
     noise, rows = found.choice.noise(), []
     for cell in found.cells:
@@ -108,24 +128,22 @@ def cells(found: Analysis) -> str:
         )  # fmt: skip
     header = ["cell", "epochs", "weight decay", "lr", "tau", "selected minimum", "fresh seeds",
               "difference", "seeds", "trials", "note"]  # fmt: skip
-    return markdown(header, rows)
+    return [Table(header, rows)]
 
 
-def pairs(found: Analysis) -> str | None:
-    """Recipes on equal seeds, pair by pair; None where no two recipes share a cell and a seed."""
+def pairs(found: Analysis) -> list[Table]:
+    """Recipes on equal seeds, pair by pair; nothing where no two share a cell and a seed."""
     rows = [line for one in found.pairs for line in _pair_lines(found, one)]
-    if not rows:
-        return None
     header = ["recipe", "seeds", "cell", "pairs", "lower", "mean difference", "95 % interval"]
-    note = f"Recipe minus {found.baseline} in nats, lower is better, on equal cells and seeds."
-    return f"{note}\n\n{markdown(header, rows)}"
+    above = f"Recipe minus {found.baseline} in nats on equal cells and seeds; lower is better."
+    return [Table(header, rows, above)] if rows else []
 
 
 def _pair_lines(found: Analysis, one: Pairs) -> list[list[Any]]:
     sizes = {cell.num_params: cell.size for cell in found.cells}
     lines = []
     for pair in one.found:
-        where = "all"
+        where = ALL
         if pair.num_params is not None and pair.unique_tokens is not None:
             where = f"{sizes[pair.num_params]} {count_label(pair.unique_tokens)}"
         ends = None if pair.low is None else f"[{pair.low:+.4f}, {pair.high:+.4f}]"
@@ -134,45 +152,86 @@ def _pair_lines(found: Analysis, one: Pairs) -> list[list[Any]]:
     return lines
 
 
-def fits(found: Analysis) -> str | None:
-    """Laws side by side and what recipes are worth, as `dcray fit` says it."""
-    return f"```text\n{text.answer_text(found.answer)}\n```" if found.answer else None
+def worth(found: Analysis) -> list[Table]:
+    """What each recipe is worth in unique data, the sentence first."""
+    if found.answer is None:
+        return []
+    return [
+        Table(
+            *text.worth_columns(found.answer, recipe),
+            above=text.headline(found.answer, recipe),
+            below=text.worth_notes(found.answer, recipe),
+        )
+        for recipe in found.answer.equivalences
+    ]
 
 
-def left_out(found: Analysis) -> str | None:
-    """Every run and every law that counts nowhere, with its reason."""
-    rows = [[one.name, one.reason, one.run_id] for one in found.left]
-    rows += [[reason, "", ""] for reason in (found.answer.excluded if found.answer else ())]
-    return markdown(["what", "why it is left out", "run"], rows) if rows else None
+def fits(found: Analysis) -> list[Table]:
+    """Laws side by side for each recipe, with their flags."""
+    if found.answer is None:
+        return []
+    return [
+        Table(
+            *text.fit_columns(found.answer, recipe),
+            above=f"Fits of {recipe}.",
+            below=text.fit_notes(found.answer, recipe),
+        )
+        for recipe in found.answer.fits
+    ]
 
 
-def beside(found: Analysis) -> str | None:
-    """Two studies, cell by cell."""
+def beside(found: Analysis) -> list[Table]:
+    """Two studies, cell by cell, and what recipes are worth in the other."""
     if found.other is None:
-        return None
+        return []
     rows = [
         [
             f"{one.size} {count_label(one.unique_tokens)} {one.recipe}",
-            one.loss,
-            one.other,
-            f"{one.loss - one.other:+.4f}",
+            one.loss, one.other, f"{one.loss - one.other:+.4f}",
         ]
         for one in found.beside()
-    ]
+    ]  # fmt: skip
+    above = (
+        f"Losses of {found.study} ({found.source}) and {found.other.study} ({found.other.source})."
+    )
     if not rows:
-        return f"{found.study} and {found.other.study} have no cell in common."
-    sources = f"Losses by {found.source} and by {found.other.source}."
-    return f"{sources}\n\n" + markdown(["cell", found.study, found.other.study, "difference"], rows)
+        above = f"{found.study} and {found.other.study} have no cell in common."
+    other = found.other.answer
+    said = [text.headline(other, recipe) for recipe in other.equivalences] if other else []
+    said += found.other.why_no_fit
+    below = [f"{found.other.study}: {sentence}" for sentence in said]
+    return [Table(["cell", found.study, found.other.study, "difference"], rows, above, below)]
 
 
-TABLES: dict[str, tuple[str, Callable[[Analysis], str | None]]] = {
+def left_out(found: Analysis) -> list[Table]:
+    """Every run and everything else that counts nowhere, with its reason."""
+    rows = [[one.name, one.reason, one.run_id] for one in found.left]
+    rows += [[reason, "", ""] for reason in (found.answer.excluded if found.answer else ())]
+    return [Table(["what", "why it is left out", "run"], rows)] if rows else []
+
+
+TABLES: dict[str, tuple[str, Callable[[Analysis], list[Table]]]] = {
+    "worth": ("What a recipe is worth", worth),
     "recipes": ("Recipes by size", recipes),
-    "cells": ("Cells and their winners", cells),
     "pairs": ("Recipes on equal seeds", pairs),
-    "fits": ("Laws, and what a recipe is worth", fits),
+    "cells": ("Cells and their winners", cells),
+    "fits": ("Laws", fits),
     "against": ("Two studies side by side", beside),
     "left-out": ("What is left out, and why", left_out),
 }
+
+
+def brief(found: Analysis) -> list[Table]:
+    """What fits on a screen: of the worth the leading law alone, of pairs the sums, no flags."""
+    lead = text.leading_law(found.answer) if found.answer else None
+    return [
+        *(one.only(lambda row: row[0] == lead) for one in worth(found)),
+        *recipes(found),
+        *(one.only(lambda row: row[2] == ALL) for one in pairs(found)),
+        *cells(found),
+        *(replace(one, below=()) for one in fits(found)),
+        *beside(found),
+    ]
 
 
 def _short(value: float | None) -> str | None:

@@ -43,7 +43,8 @@ def _run_of(store: Store) -> str:
         "dcray.attempt": store.attempt,
         "dcray.heartbeat": str(time.time()),
     }
-    found = list(runs.search(store.connection, store.experiment_id, f"tags.`dcray.role` = '{ROLE}'"))
+    wanted = f"tags.`dcray.role` = '{ROLE}'"
+    found = list(runs.search(store.connection, store.experiment_id, wanted))
     if not found:
         run = client.create_run(store.experiment_id, run_name=ROLE, tags=tags)
         return str(run.info.run_id)
