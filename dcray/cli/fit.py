@@ -51,10 +51,7 @@ def fit(
     predict: Predict = None,
     seed: Seed = 0,
     figures: Figures = None,
-    as_json: Figures = Annotated[
-    Path | None, typer.Option(help="a folder for the figures, as PNG and SVG", metavar="DIR")
-]
-AsJson = False,
+    as_json: AsJson = False,
 ) -> None:
     """Fit scaling laws to a grid of losses: what is a recipe worth in unique data?
 
@@ -108,10 +105,7 @@ def _draw(found: Answer, folder: Path) -> None:
         err.print(f"no figure {name}: {reason}", markup=False)
 
 
-def reproduce(theory: Theory = False, as_json: Figures = Annotated[
-    Path | None, typer.Option(help="a folder for the figures, as PNG and SVG", metavar="DIR")
-]
-AsJson = False) -> None:
+def reproduce(theory: Theory = False, as_json: AsJson = False) -> None:
     """Print every table of the paper's scaling section beside our figures and their nulls.
 
     [bold]Example[/bold]

@@ -116,7 +116,9 @@ class Cell:
         if state != "done":
             planned = self.tags.get("planned")
             of = f" of {planned}" if planned else ""
-            found.append(f"its search is {state}: {len(self.candidates)}{of} results")
+            found.append(
+                f"its search is not finished ({state}): {len(self.candidates)}{of} results"
+            )
         losses = sorted(loss_of(row) for row in self.candidates)
         if noise and len(losses) > 1 and losses[1] - losses[0] < noise:
             lead = losses[1] - losses[0]

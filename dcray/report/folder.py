@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from dcray.corpus.folder import partial_folder
 from dcray.errors import ConfigError
-
-NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @contextmanager
@@ -24,25 +21,15 @@ def replaced(folder: Path) -> Iterator[Path]:
     """
     old = folder.with_name(f".{folder.name}.old")
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        restore(folder)
-        draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}.draft-", dir=folder.parent))
-        draft.chmod(0o755)
+        with partial_folder(folder, full=_cannot) as draft:
+            restore(folder)
+            yield draft
+            if folder.exists():
+                folder.rename(old)
+            draft.rename(folder)
+            shutil.rmtree(old, ignore_errors=True)
     except OSError as error:
         raise ConfigError(_cannot(folder, error)) from None
-    try:
-        yield draft
-        if folder.exists():
-            folder.rename(old)
-        draft.rename(folder)
-        shutil.rmtree(old, ignore_errors=True)
-    except OSError as error:
-        if error.errno in (*NO_SPACE, errno.EACCES, errno.EROFS):
-            raise ConfigError(_cannot(folder, error)) from None
-        raise
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
-        restore(folder)
 
 
 def restore(folder: Path) -> None:
