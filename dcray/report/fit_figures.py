@@ -19,13 +19,16 @@ from dcray.laws._law import Points
 from dcray.report.style import (
     HEIGHT,
     AbsentError,
+    below,
     count_axis,
+    marks,
     ordered,
     sheet,
     short,
     within,
 )
 
+BUDGETS = "unique tokens"
 LOSS = "validation loss (nats per token)"
 Drawn = tuple[str, str, Any]
 GAP_LAWS = ("chinchilla", "softq")  # additive, so a constant gap; and coupled, so a fan
@@ -43,9 +46,7 @@ def gap(found: Answer) -> Drawn:
     for i, (U, by_size) in enumerate(sorted(gaps.items())):
         look = ordered(i, len(gaps))
         N = np.array(sorted(by_size))
-        axes.plot(
-            N * 1e9, [by_size[n] for n in N], linestyle="", label=f"U = {short(U * 1e9)}", **look
-        )
+        axes.plot(N * 1e9, [by_size[n] for n in N], linestyle="", label=short(U * 1e9), **look)
         for law in laws:
             one = found.fits[found.baseline][law]
             line = one.predict(sizes, U) - one.predict(sizes, largest)
@@ -57,7 +58,7 @@ def gap(found: Answer) -> Drawn:
     axes.set_xlabel("parameters")
     axes.set_ylabel(f"loss minus loss at {short(largest * 1e9)} (nats)")
     axes.set_ylim(bottom=0)
-    figure.legend(loc="outside lower center", ncols=3)
+    below(figure, title=BUDGETS)
     title = f"{found.baseline}: what less data costs, by size"
     first = gaps[min(gaps)]
     alt = (
@@ -86,7 +87,7 @@ def absolute(found: Answer) -> Drawn:
         count_axis(axes.xaxis, points.N * 1e9, most=3)
     for axes in panels.flat[len(names) :]:
         axes.set_visible(False)
-    _budgets(figure, panels.flat[0], points)
+    below(figure, marks(np.unique(points.U) * 1e9), title=BUDGETS)
     for axes in panels[-1]:
         axes.set_xlabel("parameters")
     figure.supylabel(LOSS, fontsize=8)
@@ -118,7 +119,7 @@ def against_data(found: Answer) -> Drawn:
     count_axis(axes.xaxis, points.U * 1e9)
     axes.set_xlabel("unique tokens")
     axes.set_ylabel(LOSS)
-    figure.legend(loc="outside lower center", ncols=3, title="parameters")
+    below(figure, title="parameters")
     title = f"{found.baseline} against data ({law})"
     low, high = float(one.limit(points.U.max())), float(one.limit(points.U.min()))
     alt = (
@@ -147,7 +148,7 @@ def asymptotes(found: Answer) -> Drawn:
         count_axis(axes.xaxis, found.grids[recipe].points.N * 1e9, most=3)
         axes.set_title(recipe)
         axes.set_xlabel("parameters")
-    _budgets(figure, panels.flat[0], found.grids[found.baseline].points, budgets)
+    below(figure, marks([U * 1e9 for U in budgets]), title=BUDGETS)
     panels.flat[0].set_ylabel(LOSS)
     title = "Each budget's curve over size, and its asymptote (dotted)"
     ends = "; ".join(
@@ -188,7 +189,7 @@ def residuals(found: Answer) -> Drawn:
     count_axis(panels.flat[-1].xaxis, points.N * 1e9)
     panels.flat[-1].set_xlabel("parameters")
     figure.supylabel("residual (0.001 nats)", fontsize=8)
-    _budgets(figure, panels.flat[0], points)
+    below(figure, marks(np.unique(points.U) * 1e9), title=BUDGETS)
     title = f"{found.baseline}: predicted minus observed loss"
     rmses = ", ".join(f"{name} {fits[name].rmse:.4f}" for name in names)
     return title, f"Residuals of each law by size and budget. RMSE in nats: {rmses}.", figure
@@ -215,15 +216,3 @@ def _curve(one: Fit, points: Points, U: float) -> tuple[Any, Any]:
         return points.N[at][order] * 1e9, (points.L + one.residuals)[at][order]
     sizes = np.geomspace(points.N.min(), points.N.max(), 60)
     return sizes * 1e9, one.predict(sizes, U)
-
-
-def _budgets(figure: Any, axes: Any, points: Points, budgets: Any = None) -> None:
-    """A legend of the budgets below the figure."""
-    from matplotlib.lines import Line2D
-
-    values = np.unique(points.U) if budgets is None else budgets
-    handles = [
-        Line2D([], [], linestyle="", label=f"U = {short(U * 1e9)}", **ordered(i, len(values)))
-        for i, U in enumerate(values)
-    ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=min(4, len(handles)))

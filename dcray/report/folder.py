@@ -26,8 +26,10 @@ def replaced(folder: Path) -> Iterator[Path]:
             yield draft
             if folder.exists():
                 folder.rename(old)
-            draft.rename(folder)
-            shutil.rmtree(old, ignore_errors=True)
+            try:
+                draft.rename(folder)
+            finally:
+                restore(folder)
     except OSError as error:
         raise ConfigError(_cannot(folder, error)) from None
 

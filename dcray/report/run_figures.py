@@ -12,7 +12,7 @@ from typing import Any
 from dcray.report.analysis import Analysis
 from dcray.report.cells import Cell, loss_of
 from dcray.report.fit_figures import LOSS, Drawn
-from dcray.report.style import AbsentError, count_axis, kind, sheet, short, within
+from dcray.report.style import AbsentError, below, count_axis, kind, sheet, short, within
 from dcray.sections import count_label
 from dcray.track.rows import Row
 
@@ -33,7 +33,7 @@ def over_epochs(found: Analysis) -> Drawn:
         axes.plot(epochs, losses, label=_name(cell), markevery=[-1], **look)
     axes.set_xlabel("epochs over the same tokens")
     axes.set_ylabel(LOSS)
-    figure.legend(loc="outside lower center", ncols=2)
+    below(figure)
     where = f"{cells[0].size}, {count_label(cells[0].unique_tokens)} unique tokens"
     title = f"Validation while training: {where}"
     ends = ", ".join(f"{cell.recipe} {curves[cell.place][-1][1]:.3f}" for cell in cells)
@@ -70,7 +70,7 @@ def by_epochs(found: Analysis) -> Drawn:
     axes.set_xticks(ticks, [str(tick) for tick in ticks])
     axes.set_xlabel("epochs (each a whole schedule)")
     axes.set_ylabel(LOSS)
-    figure.legend(loc="outside lower center", ncols=2)
+    below(figure)
     where = f"{cells[0].size}, {count_label(cells[0].unique_tokens)} unique tokens"
     title = f"Loss against epochs: {where}"
     return title, f"Final loss against epochs at {where}: {'; '.join(said)}.", figure
@@ -93,7 +93,7 @@ def mir_tuning(found: Analysis) -> Drawn:
         axes.plot(*zip(*line, strict=True), label=f"r from {low:g} to {high:g}", **kind(i))
     axes.set_xlabel("weight of the masked pass")
     axes.set_ylabel(LOSS)
-    figure.legend(loc="outside lower center", ncols=2)
+    below(figure)
     where = f"{rows[0].size}, {count_label(rows[0].unique_tokens)} unique tokens"
     title = f"MIR's options: {where}"
     best = min(rows, key=loss_of)
@@ -116,25 +116,12 @@ def by_size(found: Analysis) -> Drawn:
     if len(sizes) < 2:
         raise AbsentError("losses by size need two sizes")
     budgets = sorted({cell.unique_tokens for cell in found.cells})
-    budgets = (
-        budgets if len(budgets) <= MOST_PANELS else budgets[:: -(-len(budgets) // MOST_PANELS)]
-    )
+    budgets = budgets[:: -(-len(budgets) // MOST_PANELS)]
     columns = min(2, len(budgets))
     rows = -(-len(budgets) // columns)
     figure, panels = sheet(rows, columns, height=1.0 + 1.6 * rows, sharex=True, squeeze=False)
     for axes, budget in zip(panels.flat, budgets, strict=False):
-        for recipe in found.choice.recipes:
-            its = sorted(
-                (c for c in found.choice.of(recipe) if c.unique_tokens == budget),
-                key=lambda cell: cell.num_params,
-            )
-            if its:
-                _bars(axes, found, its)
-        here = [cell for cell in found.cells if cell.unique_tokens == budget]
-        others = {_name(c): c.loss(found.source) for c in here if c.recipe != found.baseline}
-        core = [c.loss(found.source) for c in here if c.recipe == found.baseline]
-        within(axes, core or list(others.values()), others)
-        axes.set_title(f"U = {short(budget)}")
+        _at_budget(axes, found, budget)
         count_axis(axes.xaxis, sorted(sizes), most=3 if columns > 1 else 6)
     for axes in panels.flat[len(budgets) :]:
         axes.set_visible(False)
@@ -147,7 +134,7 @@ def by_size(found: Analysis) -> Drawn:
         for h in axes.get_lines()
         if h.get_label()[0] != "_"
     }
-    figure.legend(handles=handles.values(), loc="outside lower center", ncols=2)
+    below(figure, list(handles.values()))
     seeds = max(len(cell.fresh) for cell in found.cells)
     bars = "; bars: all seeds of the winner" if seeds else ""
     title = f"Loss by size{bars}"
@@ -157,6 +144,19 @@ def by_size(found: Analysis) -> Drawn:
         f"lowest is {best.loss(found.source):.3f} nats, {best.name}."
     )
     return title, alt, figure
+
+
+def _at_budget(axes: Any, found: Analysis, budget: int) -> None:
+    """Every recipe at one budget; the range is the baseline's, what is far above it is named."""
+    here = [cell for cell in found.cells if cell.unique_tokens == budget]
+    for recipe in found.choice.recipes:
+        its = sorted((c for c in here if c.recipe == recipe), key=lambda cell: cell.num_params)
+        if its:
+            _bars(axes, found, its)
+    others = {_name(c): c.loss(found.source) for c in here if c.recipe != found.baseline}
+    core = [c.loss(found.source) for c in here if c.recipe == found.baseline]
+    within(axes, core or list(others.values()), others)
+    axes.set_title(f"U = {short(budget)}")
 
 
 def _bars(axes: Any, found: Analysis, cells: Sequence[Cell]) -> None:

@@ -34,7 +34,7 @@ SETTINGS = {
     "ytick.labelsize": 7.5,
     "legend.fontsize": 7,
     "legend.frameon": False,
-    "legend.handlelength": 2.2,
+    "legend.handlelength": 2.0,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
@@ -132,6 +132,25 @@ def short(count: float) -> str:
     return f"{count:.3g}"
 
 
+def marks(values: Any) -> list[Any]:
+    """Legend handles of ordered values (in single units)."""
+    from matplotlib.lines import Line2D
+
+    return [
+        Line2D([], [], linestyle="", label=short(value), **ordered(i, len(values)))
+        for i, value in enumerate(values)
+    ]
+
+
+def below(figure: Any, handles: Sequence[Any] | None = None, *, title: str = "") -> None:
+    """The legend under the axes, in as many columns as there is room for."""
+    figure.legend(
+        **({} if handles is None else {"handles": list(handles)}), loc="outside lower center",
+        ncols=4 if handles is not None and len(handles) > 3 else 3, title=title or None,
+        title_fontsize=7, columnspacing=1.2,
+    )  # fmt: skip
+
+
 def head(figure: Any, title: str) -> None:
     """The title over the whole figure, in as many lines as it takes."""
     figure.suptitle(textwrap.fill(title, TITLE_CHARACTERS), fontsize=9)
@@ -155,9 +174,17 @@ def within(axes: Any, core: Sequence[float], others: Mapping[str, float] | None 
                       ha="right", va="top", fontsize=6.5)  # fmt: skip
 
 
+def settle(figure: Any) -> None:
+    """Lay the figure out once and for all: the layout engine moves things a little at each draw."""
+    if figure.get_layout_engine() is not None:
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")
+
+
 def save(picture: Picture, folder: Path) -> None:
     """NAME.png and NAME.svg, with the title and the text alternative inside."""
     with drawing():
+        settle(picture.figure)
         picture.figure.savefig(
             folder / f"{picture.name}.svg",
             metadata={"Title": picture.title, "Description": picture.alt, "Date": None},

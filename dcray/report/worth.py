@@ -8,8 +8,8 @@ from typing import Any
 from dcray.fit.answer import Answer
 from dcray.fit.efficiency import Equivalence
 from dcray.fit.text import leading_law
-from dcray.report.fit_figures import Drawn
-from dcray.report.style import AbsentError, ordered, sheet, short
+from dcray.report.fit_figures import BUDGETS, Drawn
+from dcray.report.style import AbsentError, below, marks, ordered, sheet, short
 
 
 def worth(found: Answer) -> Drawn:
@@ -71,12 +71,8 @@ def _worth_of(axes: Any, recipe: str, answers: Sequence[Equivalence]) -> None:
 def _worth_legend(figure: Any, answers: Any) -> None:
     from matplotlib.lines import Line2D
 
-    budgets = sorted({a.unique_tokens for a in answers})
-    handles = [
-        Line2D([], [], linestyle="", label=f"U = {short(U)}", **ordered(i, len(budgets)))
-        for i, U in enumerate(budgets)
-    ]
+    handles = marks(sorted({a.unique_tokens for a in answers}))
     plain: dict[str, Any] = {"linestyle": "", "marker": "o", "color": "0.3"}
     handles.append(Line2D([], [], label="infinite models", **plain))
     handles.append(Line2D([], [], label="largest size", markerfacecolor="white", **plain))
-    figure.legend(handles=handles, loc="outside lower center", ncols=3)
+    below(figure, handles, title=BUDGETS)
