@@ -110,8 +110,9 @@ def _recipes(rows: Sequence[Row], question: Question) -> tuple[str, tuple[str, .
         reasons = {name: _why_aside(rows, name) for name in others}
         aside = {name: reason for name, reason in reasons.items() if reason}
     left_out = [
-        f"{sum(row.recipe == name for row in rows)} rows of recipe {name}: {reason}"
+        f"{count} row{'s' * (count > 1)} of recipe {name}: {reason}"
         for name, reason in aside.items()
+        if (count := sum(row.recipe == name for row in rows))
     ]
     return baseline, question.recipes or tuple(n for n in others if n not in aside), left_out
 

@@ -15,7 +15,6 @@ from dcray.laws._law import Array, Law, Points
 
 NOISE_FLOOR = 1e-3  # of log losses: no grid is taken to be more exact than the objective's delta
 POOR_FRAC = 0.05  # RMSE as a share of the losses' range from which a law does not describe a grid
-STAGES_COST = 1.05  # ratio of RMSEs from which fitting in stages is said to cost something
 LOOSE = 0.35  # standard error of a log parameter from which it is not identified (a factor of two)
 
 
@@ -72,12 +71,19 @@ def _quality(fit: Fit) -> list[str]:
 
 
 def _stages(fit: Fit) -> list[str]:
-    """What fitting in stages costs: a misfit that no resample shows."""
+    """What fitting in stages costs: a misfit that no resample shows, where an F test sees one."""
     whole = fit.law.whole()
     if whole is None:
         return []
-    at_once = fit_plain(whole, fit.points)
-    if fit.rmse < STAGES_COST * at_once.rmse:
+    from scipy.stats import f
+
+    at_once, n, k = fit_plain(whole, fit.points), len(fit.points.L), len(fit.theta)
+    later, left = k - len(fit.law.stages()[0]), max(n - k, 1)
+    by_chance = (
+        1 + later * f.ppf(0.95, later, left) / left
+    )  # ratio of squares, were the stages right
+    floor = NOISE_FLOOR * fit.points.center[2]
+    if fit.rmse < max(at_once.rmse * by_chance**0.5, floor):
         return []
     rmses = f"an RMSE of {fit.rmse:.4f} nats, all at once {at_once.rmse:.4f}"
     meaning = "bands and intervals show noise, not this misfit, and are too narrow"
