@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -119,6 +119,9 @@ class Cell:
             found.append(
                 f"its search is not finished ({state}): {len(self.candidates)}{of} results"
             )
+        named = self.tags.get("winner", self.winner.run_id)
+        if named != self.winner.run_id:
+            found.append(f"its search named run {named} the winner, from what was there then")
         losses = sorted(loss_of(row) for row in self.candidates)
         if noise and len(losses) > 1 and losses[1] - losses[0] < noise:
             lead = losses[1] - losses[0]
@@ -277,8 +280,3 @@ def _sourced(cells: list[Cell], source: str | None, left: list[Left]) -> Choice:
     ]
     kept = tuple(cell for cell in cells if cell.fresh)
     return Choice(kept, source, f"asked for: means over fresh seeds; {some}", tuple(left))
-
-
-def restricted(choice: Choice, recipes: Sequence[str]) -> Choice:
-    """The choice with the cells of these recipes alone."""
-    return replace(choice, cells=tuple(c for c in choice.cells if c.recipe in recipes))

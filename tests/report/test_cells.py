@@ -129,6 +129,8 @@ def test_flags_say_edge_noise_and_an_unfinished_search():
     assert "leads by 0.1000 nats" in lead
     assert len(cell.flags(0.05)) == 2
     assert only(choose(CELL)).flags(None) == ()
+    other = only(choose(CELL, tags={("60k", 16_000, "ar"): {"winner": "run-x"}}))
+    assert other.flags(None) == ("its search named run run-x the winner, from what was there then",)
 
 
 def test_every_row_is_in_a_cell_or_left_out_with_a_reason():
