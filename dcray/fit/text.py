@@ -36,12 +36,12 @@ def _cell(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _short(count: float) -> str:
-    """1439273984 -> "1.44b": three digits."""
+def _short(count: float, digits: int = 3) -> str:
+    """1439273984 -> "1.44b"."""
     for unit, factor in (("b", 1e9), ("m", 1e6), ("k", 1e3)):
         if count >= factor:
-            return f"{count / factor:.3g}{unit}"
-    return f"{count:.3g}"
+            return f"{count / factor:.{digits}g}{unit}"
+    return f"{count:.{digits}g}"
 
 
 def answer_text(found: Answer) -> str:
@@ -102,7 +102,7 @@ def worth_columns(found: Answer, recipe: str) -> tuple[list[str], list[list[Any]
             continue
         ratio = [f"[{_cell(one.ratio_low)}, {_cell(one.ratio_high)}]"] if found.resamples else []
         how = one.method if one.num_params is None else f"{one.method} {_short(one.num_params)}"
-        worth = None if one.equivalent_tokens is None else f"{one.equivalent_tokens / 1e6:.4g}m"
+        worth = None if one.equivalent_tokens is None else _short(one.equivalent_tokens, digits=4)
         rows.append(
             [
                 one.law,

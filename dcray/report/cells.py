@@ -112,14 +112,14 @@ class Cell:
         edges = [axis for axis in self.tags.get("edges", "").split(",") if axis]
         if edges:
             found.append(f"the winner lies at the edge of {' and '.join(edges)}")
-        state = self.tags.get("search_state", "done")
+        state = self.tags.get("search_state") or "done"
         if state != "done":
             planned = self.tags.get("planned")
             of = f" of {planned}" if planned else ""
             found.append(
                 f"its search is not finished ({state}): {len(self.candidates)}{of} results"
             )
-        named = self.tags.get("winner", self.winner.run_id)
+        named = self.tags.get("winner") or self.winner.run_id
         if named != self.winner.run_id:
             found.append(f"its search named run {named} the winner, from what was there then")
         losses = sorted(loss_of(row) for row in self.candidates)
@@ -207,7 +207,7 @@ def choose(
     cells = []
     for place, its in by_place.items():
         marks = (tags or {}).get(place, {})
-        cell, aside = _cell(its, marks, int(marks.get("search_seed", seed)))
+        cell, aside = _cell(its, marks, int(marks.get("search_seed") or seed))
         cells += [cell] if cell else []
         left += aside
     cells.sort(key=lambda cell: (cell.recipe, cell.unique_tokens, cell.num_params))

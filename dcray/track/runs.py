@@ -51,7 +51,7 @@ class CellRow:
     owner: Owner | None
     heartbeat_at: float | None
     held: bool  # RUNNING, and the owner lives
-    tags: Mapping[str, str]
+    tags: Mapping[str, str]  # search_state, planned, winner, ...: where its search stands
 
 
 def results(directory: Path, *, study: str, tracking_uri: str | None = None) -> Results:
