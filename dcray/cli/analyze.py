@@ -84,4 +84,5 @@ def summary(found: Analysis, written: Written, *, quiet: bool) -> str:
     if written.unlogged:
         lines.append(f"not among the study's artifacts: {written.unlogged}")
     lines.append(f"tables, {len(written.pictures)} figures and the data: {written.folder}")
+    lines.append(f"the page: {(written.folder / 'page.html').as_uri()}")
     return "\n\n".join(lines)

@@ -12,6 +12,7 @@ from dcray.report import data, figures, tables
 from dcray.report.analysis import Analysis, Asked, analyze
 from dcray.report.cells import Left
 from dcray.report.folder import replaced
+from dcray.report.page import page
 from dcray.report.style import Picture
 from dcray.track import runs
 from dcray.track.analysis import keep
@@ -87,6 +88,7 @@ def write(found: Analysis, directory: Path, *, tracking_uri: str | None = None) 
         (draft / "fit.json").write_text(data.fit_json(found), encoding="utf-8")
         (draft / "tables.md").write_text(tables_md(found, pictures, absent), encoding="utf-8")
         figures.save_all(pictures, draft)
+        (draft / "page.html").write_text(page(found, pictures, absent), encoding="utf-8")
     try:
         with Store.open(directory, study=found.study, tracking_uri=tracking_uri) as store:
             keep(store, folder)

@@ -46,6 +46,11 @@ class Table:
     above: str = ""
     below: Sequence[str] = ()
 
+    @staticmethod
+    def texts(row: Sequence[Any]) -> list[str]:
+        """A row's values as they are written: losses with four decimals, nothing as "-"."""
+        return [_cell(value) for value in row]
+
     def only(self, keep: Callable[[Sequence[Any]], bool]) -> Table:
         """The rows that are to be kept."""
         return replace(self, rows=[row for row in self.rows if keep(row)])
@@ -53,13 +58,13 @@ class Table:
     def markdown(self) -> str:
         """As Markdown."""
         lines = [_line(self.header), _line(["---", *["---:"] * (len(self.header) - 1)])]
-        lines += [_line([_cell(value) for value in row]) for row in self.rows]
+        lines += [_line(self.texts(row)) for row in self.rows]
         parts = [self.above, "\n".join(lines), "\n".join(f"- {note}" for note in self.below)]
         return "\n\n".join(part for part in parts if part)
 
     def plain(self) -> str:
         """As columns of equal width, for a terminal."""
-        rows = [[_cell(value) for value in row] for row in self.rows]
+        rows = [self.texts(row) for row in self.rows]
         parts = [self.above, text.table(self.header, rows), *self.below]
         return "\n".join(part for part in parts if part)
 

@@ -153,7 +153,7 @@ def test_the_folder_holds_everything_and_so_do_the_artifacts(record):
     folder = record / STUDY / "analysis"
     names = {path.name for path in folder.iterdir()}
     drawn = {f"{name}.{kind}" for name in FIGURES for kind in ("png", "svg")}
-    assert names == {"runs.csv", "cells.csv", "fit.json", "tables.md", *drawn}
+    assert names == {"runs.csv", "cells.csv", "fit.json", "tables.md", "page.html", *drawn}
     client = connect(record, None, create=False).client
     experiment = client.get_experiment_by_name(STUDY).experiment_id
     (run,) = client.search_runs([experiment], "tags.`dcray.role` = 'analysis'")
