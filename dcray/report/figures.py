@@ -40,7 +40,8 @@ def of_study(found: Analysis) -> tuple[list[Picture], dict[str, str]]:
         reason = "; ".join(found.why_no_fit)
         return pictures, absent | dict.fromkeys(OF_FITS, f"there is no fit: {reason}")
     more, missing = of_answer(found.answer)
-    return pictures + more, absent | missing
+    whole = sorted(pictures + more, key=lambda picture: picture.name != "worth")  # the answer first
+    return whole, absent | missing
 
 
 def _draw(

@@ -11,7 +11,7 @@ from typing import Any
 from dcray import __version__
 from dcray.fit.answer import Answer
 from dcray.fit.text import headline, leading_law
-from dcray.report.analysis import Analysis
+from dcray.report.analysis import FRESH, Analysis
 from dcray.report.cells import Cell, loss_of
 from dcray.report.style import Picture, drawing, settle
 from dcray.report.tables import TABLES, Table
@@ -54,12 +54,15 @@ def qualifications(found: Analysis) -> list[str]:
     said = []
     if found.answer is not None:
         said += [_null(found.answer, recipe) for recipe in found.answer.equivalences]
+    fresh = {one.recipe for one in found.pairs if one.seeds == FRESH}
     for one in found.pairs:
-        whole = one.found[0]
+        if one.seeds != FRESH and one.recipe in fresh:
+            continue
+        whole, many = one.found[0], one.found[0].num_pairs > 1
         ends = "" if whole.low is None else f", 95 % interval [{whole.low:+.4f}, {whole.high:+.4f}]"
         said.append(
             f"{one.recipe} minus {found.baseline} on {one.seeds}, pair by pair: {whole.mean:+.4f} "
-            f"nats over {whole.num_pairs} pairs, {whole.wins} lower{ends}."
+            f"nats over {whole.num_pairs} pair{'s' * many}, {whole.wins} lower{ends}."
         )
     said.append(f"Losses: {found.choice.why}.")
     return [sentence for sentence in said if sentence]
