@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 
 from dcray import __version__, cluster
+from dcray.cli.analyze import analyze
 from dcray.cli.console import BAD_INPUT, STOPPED, err, naming, out
 from dcray.cli.fit import fit, reproduce
 from dcray.cli.plan import plan
@@ -34,6 +35,7 @@ PACKAGES = (
     "optuna",
     "numpy",
     "scipy",
+    "matplotlib",
     "pyarrow",
     "tokenizers",
     "tiktoken",
@@ -58,6 +60,7 @@ app.command(epilog=EXIT_CODES)(search)
 app.command(epilog=EXIT_CODES)(plan)
 app.command(epilog=EXIT_CODES)(status)
 app.command()(sizes)
+app.command(epilog=EXIT_CODES)(analyze)
 app.command()(fit)
 app.command()(reproduce)
 

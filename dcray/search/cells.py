@@ -96,7 +96,7 @@ class CellSearch:
             ready=(*ready, *left),
             planned=(*planned, *confirmations),
             num_planned=plan.num_planned
-            + (0 if searched and not winner else len(self.wish.recipe.confirm_seeds)),
+            + (0 if searched and not winner else len(self.wish.confirm_seeds)),
             dropped=frozenset(plan.request(*rung).slot for rung in plan.dropped),
             searched=searched,
             done=searched and not left,
@@ -155,7 +155,7 @@ class CellSearch:
                 self.found,
                 kind="confirmation",
             )
-            for seed in self.wish.recipe.confirm_seeds
+            for seed in self.wish.confirm_seeds
         ]
 
 

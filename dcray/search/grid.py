@@ -119,10 +119,12 @@ def _name_problems(file: StudyFile) -> list[str]:
                 if size not in file.sizes
             ]
         cells = [f"{size}/{budget}" for size in file.sizes for budget in file.budgets]
+        by_cell = {"published": recipe.published, "confirm_cells": recipe.confirm_cells or ()}
         problems += [
-            f'recipes.{name}.published names no cell: "{cell}" must be SIZE/BUDGET of this file'
+            f'recipes.{name}.{what} names no cell: "{cell}" must be SIZE/BUDGET of this file'
             f"{did_you_mean(cell, cells)}"
-            for cell in recipe.published
+            for what, named in by_cell.items()
+            for cell in named
             if cell not in cells
         ]
         seen, parent = [name], recipe.inherit

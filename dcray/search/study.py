@@ -55,6 +55,7 @@ class RecipeConfig(Frozen):
     budgets: tuple[str, ...] | None = None
     search: SearchConfig = SearchConfig()
     confirm_seeds: tuple[int, ...] = ()
+    confirm_cells: tuple[str, ...] | None = None  # by SIZE/BUDGET; None: every cell
     published: dict[str, PublishedWinner] = Field(default_factory=dict)  # by "SIZE/BUDGET"
 
     @field_validator("budgets")

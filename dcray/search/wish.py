@@ -49,6 +49,13 @@ class CellWish:
         return self.recipe.published.get(f"{self.size}/{self.budget}")
 
     @property
+    def confirm_seeds(self) -> tuple[int, ...]:
+        """The fresh seeds with which this cell's winner runs again."""
+        chosen = self.recipe.confirm_cells
+        here = chosen is None or f"{self.size}/{self.budget}" in chosen
+        return self.recipe.confirm_seeds if here else ()
+
+    @property
     def inherits(self) -> Cell | None:
         """The cell from whose winner this one starts."""
         if self.recipe.inherit is None:

@@ -8,7 +8,7 @@ that is left out why.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -114,6 +114,18 @@ def curve(directory: Path, run_id: str, *, tracking_uri: str | None = None) -> l
         raise ConfigError(f'RUN must be the id of a run on record, got "{run_id}"') from None
     keys = [key for key in run.data.metrics if "/" in key]
     return points_of(history(connection, run_id, keys))
+
+
+def curves(
+    directory: Path, run_ids: Iterable[str], key: str, *, tracking_uri: str | None = None
+) -> dict[str, list[tuple[float, float]]]:
+    """{run id: [(epoch, value of the metric `key`)]} by step, for many runs over one connection."""
+    connection = connect(directory, tracking_uri, create=False)
+    found = {}
+    for run_id in run_ids:
+        points = points_of(history(connection, run_id, [key, "progress/epoch"]))
+        found[run_id] = [(p.epoch, p.values[key]) for p in points if key in p.values]
+    return found
 
 
 def points_of(rows: dict[str, dict[int, tuple[float, float]]]) -> list[Point]:

@@ -1,11 +1,16 @@
 """Cluster files: the nodes that they promise, and the trials that no set of them could hold."""
 
+from pathlib import Path
+
 import pytest
 
 from dcray.config import RunConfig, override
 from dcray.errors import ConfigError
+from dcray.search.forecast import placed
+from dcray.search.grid import Study
 from dcray.search.nodes import NodeType, can_hold, read_nodes, refuse_unplaceable, total_gpus
 
+ROOT = Path(__file__).parent.parent.parent
 LAUNCHER = """
 cluster_name: mine
 max_workers: 4
@@ -97,6 +102,17 @@ def test_a_refusal_names_the_size_the_wish_and_the_nodes(tmp_path):
     (problem,) = refused.value.problems
     assert problem.startswith('resources."257m" asks for 8 x (1 GPU and 1 CPU), which mine.yaml')
     assert problem.endswith("it has 4 x small (1 GPU, 8 CPU). Ask for less, or add nodes")
+
+
+@pytest.mark.parametrize("name", ["aws", "gcp", "kuberay-raycluster", "kuberay-rayjob"])
+def test_the_cluster_files_of_this_repository_hold_the_shipped_studies(name):
+    path = ROOT / "jobs" / "clusters" / f"{name}.yaml"
+    nodes = read_nodes(path)
+    assert [(node.num_gpus, node.max_nodes) for node in nodes] == [(0, 1), (1, 8), (8, 2)]
+    configs = [placed(wish.base()) for wish in Study.read("dclm").wishes]
+    refuse_unplaceable(nodes, configs, path)
+    with pytest.raises(ConfigError, match=f"{name}.yaml can never place"):
+        refuse_unplaceable(nodes[:1], configs, path)
 
 
 @pytest.mark.parametrize(
