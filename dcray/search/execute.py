@@ -206,6 +206,8 @@ def _metrics(outcome: Outcome, last: Report | None) -> dict[str, float]:
     metrics = {"val_loss": outcome.val_loss, "device_seconds": outcome.seconds}
     if outcome.val_bpb is not None:
         metrics["val_bpb"] = outcome.val_bpb
+    if outcome.val_loss_stderr is not None:
+        metrics["val_loss_stderr"] = outcome.val_loss_stderr
     if outcome.peak_bytes is not None:
         metrics["peak_memory_bytes"] = float(outcome.peak_bytes)
     if outcome.best_epoch is not None:
@@ -250,6 +252,7 @@ def _begin(store: Store, one: Request, run: RunConfig, corpus: Corpus, machine: 
         "world_size": workers,
         "microbatch_size": run.runtime.microbatch_size,
         "corpus_hash": one.reads,
+        "corpus": corpus.path.absolute(),
     }
     manifest = corpus.manifest.model_dump(mode="json")
     return store.begin(
