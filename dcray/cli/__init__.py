@@ -16,6 +16,7 @@ import typer
 
 from dcray import __version__, cluster
 from dcray.cli.console import BAD_INPUT, STOPPED, err, naming, out
+from dcray.cli.eval import eval
 from dcray.cli.fit import fit, reproduce
 from dcray.cli.prepare import prepare
 from dcray.cli.quickstart import quickstart
@@ -34,6 +35,8 @@ PACKAGES = (
     "pyarrow",
     "tokenizers",
     "tiktoken",
+    "lm-eval",
+    "transformers",
 )
 EXIT_CODES = (
     "Exit codes: 0 done; 1 nothing usable came out; 2 bad input; 3 stopped by Ctrl-C or SIGTERM, "
@@ -52,6 +55,7 @@ app.command(epilog=EXIT_CODES)(quickstart)
 app.command(epilog=EXIT_CODES, cls=naming("sources"))(prepare)
 app.command(epilog=EXIT_CODES, cls=naming("objectives"))(train)
 app.command()(sizes)
+app.command(epilog=EXIT_CODES)(eval)
 app.command()(fit)
 app.command()(reproduce)
 

@@ -15,6 +15,7 @@ from dcray.sections import count_label
 
 KINDS = ("run", "branch", "confirmation")
 FORMAT = 1  # of the record; a reader refuses what a newer dcray wrote
+REMARKS = "eval/"  # metrics measured after the run had ended: no part of its curve
 
 _NAME = re.compile(r"[^\x00-\x1f'\"`/\\]+")  # goes into a search filter and into paths
 
