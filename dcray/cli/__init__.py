@@ -18,6 +18,7 @@ from dcray import __version__, cluster
 from dcray.cli.console import BAD_INPUT, STOPPED, err, naming, out
 from dcray.cli.eval import eval
 from dcray.cli.fit import fit, reproduce
+from dcray.cli.gap import gap
 from dcray.cli.prepare import prepare
 from dcray.cli.quickstart import quickstart
 from dcray.cli.sizes import sizes
@@ -56,6 +57,7 @@ app.command(epilog=EXIT_CODES, cls=naming("sources"))(prepare)
 app.command(epilog=EXIT_CODES, cls=naming("objectives"))(train)
 app.command()(sizes)
 app.command(epilog=EXIT_CODES)(eval)
+app.command(epilog=EXIT_CODES)(gap)
 app.command()(fit)
 app.command()(reproduce)
 
