@@ -17,6 +17,7 @@ import typer
 from dcray import __version__, cluster
 from dcray.cli.console import BAD_INPUT, STOPPED, err, naming, out
 from dcray.cli.eval import eval
+from dcray.cli.export import export
 from dcray.cli.fit import fit, reproduce
 from dcray.cli.gap import gap
 from dcray.cli.prepare import prepare
@@ -58,6 +59,7 @@ app.command(epilog=EXIT_CODES, cls=naming("objectives"))(train)
 app.command()(sizes)
 app.command(epilog=EXIT_CODES)(eval)
 app.command(epilog=EXIT_CODES)(gap)
+app.command(epilog=EXIT_CODES)(export)
 app.command()(fit)
 app.command()(reproduce)
 
