@@ -61,7 +61,7 @@ def bound_log_likelihoods(
     for start in range(0, len(rows), batch_size):
         here = rows[start : start + batch_size]
         for row, values in zip(here, _nats(model, here, mask_id), strict=True):
-            nats[row.number] += row.weight * float(values[row.hidden].sum())
+            nats[row.number] += row.weight * float(values[: len(row.tokens)][row.hidden].sum())
     return [
         Score(-float(total), _says(model, request, mask_id), truncated)
         for total, (request, truncated) in zip(nats, cut, strict=True)
