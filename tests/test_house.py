@@ -37,7 +37,7 @@ FLOORS = [
         "corpus.folder", "corpus.spool", "corpus.split",
     ],
     ["train.shard", "train.meter", "train.progress", "train.step", "train.evaluate",
-     "train.checkpoint", "fit", "theory"],
+     "train.checkpoint", "train.weights", "fit", "theory"],
     ["train.loop", "search.ladder", "search.study", "search.plan", "search.place",
      "corpus.prepare", "corpus.stream", "evals", "track"],
     ["train.worker"],

@@ -29,7 +29,7 @@ BatchOption = Annotated[
 ]
 
 
-def eval(  # noqa: A001
+def eval(
     runs: RunsArgument,
     tasks: Annotated[
         str, typer.Option(help="Tasks of lm-eval, by commas; without: the validation loss.")

@@ -14,7 +14,9 @@ from dcray.cli.train import DirOption, QuietOption, UriOption
 
 
 def gap(
-    run_a: Annotated[str, typer.Argument(help="The baseline: a run id or STUDY/SIZE/BUDGET/RECIPE.")],
+    run_a: Annotated[
+        str, typer.Argument(help="The baseline: a run id or STUDY/SIZE/BUDGET/RECIPE.")
+    ],
     run_b: Annotated[str, typer.Argument(help="The other; positive gaps favor it.")],
     corpus: CorpusOption = None,
     directory: DirOption = Path("dcray-runs"),

@@ -48,16 +48,27 @@ def _compared(a: TaskScore, b: TaskScore) -> Comparison:
     values = [(_number(a.documents[n]), _number(b.documents[n])) for n in common]
     array = np.array(values, float).reshape(-1, 2)
     gaps = array[:, 1] - array[:, 0]
-    binary = bool(np.isin(array, (0.0, 1.0)).all())
-    only = (int((gaps < 0).sum()), int((gaps > 0).sum())) if binary else (None, None)
-    if binary:
-        p, test = mcnemar(int((gaps < 0).sum()), int((gaps > 0).sum())), "McNemar"
+    first_only = second_only = None
+    if bool(np.isin(array, (0.0, 1.0)).all()):
+        first_only, second_only = int((gaps < 0).sum()), int((gaps > 0).sum())
+        p, test = mcnemar(first_only, second_only), "McNemar"
     else:
         p, test = sign_flip(gaps), "sign flip"
     low, high = bootstrap(gaps)
     mean = float(gaps.mean()) if len(gaps) else 0.0
     return Comparison(
-        a.task, a.metric, a.value, b.value, mean, low, high, p, len(common), *only, test
+        task=a.task,
+        metric=a.metric,
+        first=a.value,
+        second=b.value,
+        difference=mean,
+        low=low,
+        high=high,
+        p=p,
+        num_documents=len(common),
+        first_only=first_only,
+        second_only=second_only,
+        test=test,
     )
 
 

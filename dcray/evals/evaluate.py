@@ -133,7 +133,7 @@ def _task_answer(run: LoadedRun, tasks: Any, asked: Request) -> Answer:
     from dcray.evals.results import score_tasks
     from dcray.evals.score import log_likelihoods
 
-    shared = {"seq_len": run.seq_len, "batch_size": asked.batch_size or CONTEXTS}
+    shared: dict[str, Any] = {"seq_len": run.seq_len, "batch_size": asked.batch_size or CONTEXTS}
     if run.objective.causal:
         score: Any = partial(log_likelihoods, run.model, **shared)
     else:

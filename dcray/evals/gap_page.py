@@ -8,6 +8,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from io import StringIO
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,28 +26,33 @@ COLOR_A, COLOR_B = "#7a7a7a", "#1f6f8b"
 def gap_text(found: Found) -> str:
     """What `dcray gap` prints."""
     s, docs = found.summary, found.summary["by_document"]
-    error = docs["mean_nats_stderr"]
-    spread = "" if error is None else f" +- {error:.5f} (standard error over documents)"
-    recorded = [run.row.val_loss for run in (found.first, found.second)]
-    noted = "" if None in recorded else f"; on record {recorded[0] - recorded[1]:+.6f}"  # type: ignore[operator]
-    lines = [
-        f"A {found.first.label}",
-        f"B {found.second.label}",
-        f"A - B: {s['mean_nats']:+.6f}{spread} nats per token over {s['num_tokens']:,} tokens, "
-        f"positive favors B (A {s['loss_a']:.6f}, B {s['loss_b']:.6f}{noted})",
+    parts = [
+        f"A {found.first.label}\nB {found.second.label}",
+        _headline(found),
         table(["", "these runs", "paper, 1.4B"], _tails(found)),
         f"documents: B is better in {docs['b_better_frac']:.1%} of {docs['num_documents']:,}",
     ]
     if s["by_position"]:
         ends = (s["by_position"][0], s["by_position"][-1])
         gaps = [f"{end['loss_a'] - end['loss_b']:+.4f}" for end in ends]
-        lines.append(f"along the row: {gaps[0]} at its beginning, {gaps[1]} at its end")
-    lines += ["", f"kinds of the top 0.1 % ({len(found.favors_b):,} favor B, "
-              f"{len(found.favors_a):,} favor A), and of all tokens:",
-              table(["kind", "favor B", "favor A", "all", "paper, favor MIR"], _kinds(found))]  # fmt: skip
-    lines += ["", "the largest that favor B (probability under A, under B):"]
-    lines += [_line(token) for token in found.favors_b[:8]]
-    return "\n".join(lines)
+        parts.append(f"along the row: {gaps[0]} at its beginning, {gaps[1]} at its end")
+    counts = f"{len(found.favors_b):,} favor B, {len(found.favors_a):,} favor A"
+    parts.append(f"\nkinds of the top 0.1 % ({counts}), and of all tokens:")
+    parts.append(table(["kind", "favor B", "favor A", "all", "paper, favor MIR"], _kinds(found)))
+    if found.favors_b:
+        parts.append("\nthe largest that favor B (probability under A, under B):")
+    return "\n".join([*parts, *map(_line, found.favors_b[:8])])
+
+
+def _headline(found: Found) -> str:
+    s, docs = found.summary, found.summary["by_document"]
+    error, number = docs["mean_nats_stderr"], docs["num_documents"]
+    spread = "" if error is None else f" +- {error:.5f} (over {number:,} documents)"
+    a, b = found.first.row.val_loss, found.second.row.val_loss
+    noted = "" if a is None or b is None else f"; on record {a - b:+.6f}"
+    losses = f"(A {s['loss_a']:.6f}, B {s['loss_b']:.6f}{noted})"
+    whole = f"A - B: {s['mean_nats']:+.6f}{spread} nats per token over {s['num_tokens']:,} tokens"
+    return f"{whole}, positive favors B {losses}"
 
 
 def write(found: Found, folder: Path) -> list[Path]:
@@ -77,10 +83,15 @@ def section(found: Found, figures: Sequence[str]) -> str:
         f"{s['mean_nats']:+.5f} nats per token over {s['num_tokens']:,} tokens; positive favors "
         "B.</p>"
     )
-    parts = ['<section class="token-gap">', "<h2>Where B helps, token by token</h2>", head,
-             _html_table(["", "these runs", "paper, 1.4B"], _tails(found)), *figures,
-             "<h3>Kinds of the top 0.1 %</h3>",
-             _html_table(["kind", "favor B", "favor A", "all", "paper"], _kinds(found))]  # fmt: skip
+    parts = [
+        '<section class="token-gap">',
+        "<h2>Where B helps, token by token</h2>",
+        head,
+        _html_table(["", "these runs", "paper, 1.4B"], _tails(found)),
+        *figures,
+        "<h3>Kinds of the top 0.1 %</h3>",
+        _html_table(["kind", "favor B", "favor A", "all", "paper"], _kinds(found)),
+    ]
     for name, tokens in (("B", found.favors_b), ("A", found.favors_a)):
         parts += [f"<h3>Largest gaps that favor {name}</h3>", _tokens_table(tokens[:SHOWN])]
     return "\n".join([*parts, "</section>\n"]).encode("ascii", "xmlcharrefreplace").decode()
@@ -155,7 +166,7 @@ def _tails_figure(found: Found) -> str:
     """How often either is better by so much, from 1 nat on."""
     s = found.summary["histogram"]
     edges, counts, total = s["edges"], s["counts"], found.summary["num_tokens"]
-    middle = [(a + b) / 2 for a, b in zip(edges[:-1], edges[1:], strict=True)]
+    middle = [(a + b) / 2 for a, b in pairwise(edges)]
     figure, axes = _axes("|gap| in nats", "share of tokens")
     for name, sign, color in (("B better", 1, COLOR_B), ("A better", -1, COLOR_A)):
         points = sorted((abs(x), n / total) for x, n in zip(middle, counts, strict=True)

@@ -65,9 +65,7 @@ class RunLM(TemplateLM):  # type: ignore[misc]
             self.truncation.count(request.task_name, cut=score.truncated)
         return [(score.log_likelihood, score.greedy) for score in scores]
 
-    def loglikelihood_rolling(
-        self, requests: list[Any], disable_tqdm: bool = False
-    ) -> list[float]:
+    def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = False) -> list[float]:
         """The nats of whole texts, each token with as much before it as the model takes."""
         windows, owners = list[Request](), list[int]()
         for number, request in enumerate(requests):

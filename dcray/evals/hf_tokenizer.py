@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 from dcray.corpus.encoders import BytePairTokenizer, ByteTokenizer, HuggingFaceTokenizer
@@ -46,7 +47,7 @@ def _byte_level(tokenizer: Any, ranks: tuple[bytes, ...], pattern: str | None) -
 
     vocabulary = {spelled(token): rank for rank, token in enumerate(ranks)}
     vocabulary |= {EOT: tokenizer.eot_id, MASK: tokenizer.mask_id}
-    merges = [tuple(map(spelled, pair)) for pair in _merges(ranks)]
+    merges = [(spelled(first), spelled(second)) for first, second in _merges(ranks)]
     built = Tokenizer(models.BPE(vocabulary, merges, ignore_merges=True))
     split = [] if pattern is None else [pre_tokenizers.Split(Regex(pattern), "isolated")]
     level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -63,7 +64,7 @@ def _merges(ranks: tuple[bytes, ...]) -> list[tuple[bytes, bytes]]:
     for rank, token in enumerate(ranks):
         parts = [bytes([byte]) for byte in token]
         while len(parts) > 2:
-            pairs = [order.get(a + b, rank) for a, b in zip(parts[:-1], parts[1:], strict=True)]
+            pairs = [order.get(a + b, rank) for a, b in pairwise(parts)]
             at = min(range(len(pairs)), key=pairs.__getitem__)
             if pairs[at] >= rank:
                 break

@@ -1,7 +1,7 @@
 """RUN as something to evaluate: its row, its weights, its tokenizer, each checked with the others.
 
-    run = find_run(Path("dcray-runs"), "mine/60k/32k/ar")       # the record alone, no weights yet
-    loaded = run.load(torch.device("cpu"))
+run = find_run(Path("dcray-runs"), "mine/60k/32k/ar")       # the record alone, no weights yet
+loaded = run.load(torch.device("cpu"))
 """
 
 from __future__ import annotations
@@ -44,9 +44,7 @@ class FoundRun:
         self, device: torch.device, *, precision: str = "auto", compiled: bool = False
     ) -> LoadedRun:
         """The same with its model on `device`; raises ConfigError where a file is damaged."""
-        config, model = load_weights(
-            self.weights, device, precision=precision, compiled=compiled
-        )
+        config, model = load_weights(self.weights, device, precision=precision, compiled=compiled)
         return LoadedRun(self, config, model, config.objective.build())
 
 

@@ -85,8 +85,7 @@ def tree_states(model: Transformer, held: Batch) -> Tensor:
     """What the head reads (B, T, D), where a token sees its context and its own branch alone."""
     device = model.embed.weight.device
     tokens, positions, branches = (
-        torch.from_numpy(array).to(device)
-        for array in (held.tokens, held.positions, held.branches)
+        torch.from_numpy(array).to(device) for array in (held.tokens, held.positions, held.branches)
     )
     length = int(positions.max()) + 1
     cos, sin = rotary_tables(

@@ -42,17 +42,13 @@ def comparison_text(found: Sequence[Comparison], first: str, second: str) -> str
         for one in found
     ]  # fmt: skip
     header = ["task", "metric", "A", "B", "B - A", "95 %", "A only : B only", "p", "test"]
-    many = "" if len(found) < 2 else (
-        f"; of {len(found)} tests, one in twenty is below 0.05 by chance"
+    notes = (
+        "B - A: of the mean over documents, up is better; for perplexities and bits it is of the "
+        "log-likelihood"
     )
-    return "\n".join(
-        [
-            f"A {first}\nB {second}",
-            table(header, rows),
-            "B - A: of the mean over documents, up is better; for perplexities and bits it is of "
-            f"the log-likelihood{many}",
-        ]
-    )
+    if len(found) > 1:
+        notes += f"; of {len(found)} tests, one in twenty is below 0.05 by chance"
+    return f"A {first}\nB {second}\n{table(header, rows)}\n{notes}"
 
 
 def as_dict(answers: Sequence[Answer], pairs: Sequence[Comparison]) -> dict[str, Any]:

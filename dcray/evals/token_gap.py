@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -99,7 +100,7 @@ def by_position(gap: Gap) -> list[dict[str, float]]:
     return [
         {"first": float(low), "loss_a": float(means[0][low:high].mean()),
          "loss_b": float(means[1][low:high].mean())}
-        for low, high in zip(edges[:-1], edges[1:], strict=True)
+        for low, high in pairwise(edges)
     ]  # fmt: skip
 
 

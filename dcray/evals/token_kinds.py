@@ -1,14 +1,14 @@
 """What kind of token a target is, by rules that a reader can check. The first that holds counts.
 
-    document     <|endoftext|>
-    white space  nothing but white space
-    non-English  a letter outside ASCII in it, or more than a tenth of the letters before it are
-                 such; text of another language in plain letters is not told from English
-    punctuation  neither a letter nor a digit in it
-    number       digits and no letter
-    continuation a piece of a character, or a letter that follows a letter or digit directly
-    common word  one of the hundred commonest English words
-    other word   the rest
+document     <|endoftext|>
+white space  nothing but white space
+non-English  a letter outside ASCII in it, or more than a tenth of the letters before it are
+             such; text of another language in plain letters is not told from English
+punctuation  neither a letter nor a digit in it
+number       digits and no letter
+continuation a piece of a character, or a letter that follows a letter or digit directly
+common word  one of the hundred commonest English words
+other word   the rest
 """
 
 from __future__ import annotations
@@ -30,14 +30,15 @@ UNKNOWN = "unknown"  # of a vocabulary known by its ids alone
 FOREIGN_FRAC = 0.1
 BEFORE, AFTER = 24, 8  # tokens of context that are decoded
 BROKEN = "\N{REPLACEMENT CHARACTER}"
-COMMON = frozenset(
-    "the be to of and a in that have i it for not on with he as you do at this but his by from "
-    "they we say her she or an will my one all would there their what so up out if about who get "
-    "which go me when make can like time no just him know take people into year your good some "
-    "could them see other than then now look only come its over think also back after use two how "
-    "our work first well way even new want because any these give day most us is are was were "
-    "been has had".split()
-)
+WORDS = """
+the be to of and a in that have i it for not on with he as you do at this but his by
+from they we say her she or an will my one all would there their what so up out if about
+who get which go me when make can like time no just him know take people into year your
+good some could them see other than then now look only come its over think also back
+after use two how our work first well way even new want because any these give day most
+us is are was were been has had
+"""
+COMMON = frozenset(WORDS.split())
 
 
 @dataclass(frozen=True)

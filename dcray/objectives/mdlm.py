@@ -62,8 +62,10 @@ class MDLM(Objective):
     def num_sets(self) -> int:
         """How many independent sets the draws form: of four draws where that divides, else more."""
         fours = [n for n in range(self.draws // 4, 1, -1) if self.draws % n == 0]
-        return fours[0] if fours else next(
-            (n for n in range(2, self.draws + 1) if self.draws % n == 0), 1
+        return (
+            fours[0]
+            if fours
+            else next((n for n in range(2, self.draws + 1) if self.draws % n == 0), 1)
         )
 
     def _set(self, model: Model, batch: Batch, key: Tensor) -> Tensor:

@@ -58,9 +58,7 @@ def _by_id(connection: Connection, run_id: str) -> Row:
     except Exception as error:
         if getattr(error, "error_code", None) != "RESOURCE_DOES_NOT_EXIST":
             raise
-        raise ConfigError(
-            f'{FORM}, got "{run_id}": {connection.address} has no such run'
-        ) from None
+        raise ConfigError(f'{FORM}, got "{run_id}": {connection.address} has no such run') from None
     if run.data.tags.get("dcray.role") != "result":
         raise ConfigError(
             f"run {run_id} is no result of dcray but {run.data.tags.get('dcray.role', 'another')}"

@@ -30,7 +30,21 @@ SHAPES = {  # words of the context, choices, words of each
     "sciq": (80, 4, 2),
     "boolq": (110, 2, 1),
 }
-WORDS = "the of and to in is was for that with class return value name file self list data".split()
+WORDS = (
+    "the",
+    "of",
+    "and",
+    "to",
+    "in",
+    "is",
+    "was",
+    "for",
+    "that",
+    "with",
+    "class",
+    "return",
+    "value",
+)
 
 
 def requests(shape: tuple[int, int, int], documents: int) -> list[Any]:
@@ -88,9 +102,7 @@ def compare(asked: argparse.Namespace, found: Any, folder: Path) -> None:
     from lm_eval.models.huggingface import HFLM
 
     run = found.load(torch.device(asked.device), precision="float32")
-    score = partial(
-        log_likelihoods, run.model, seq_len=run.seq_len, batch_size=asked.batch_size
-    )
+    score = partial(log_likelihoods, run.model, seq_len=run.seq_len, batch_size=asked.batch_size)
     ours = RunLM(run.model, run.tokenizer, score, seq_len=run.seq_len)
     with quiet():
         theirs = HFLM(pretrained=str(folder), trust_remote_code=True, dtype="float32",

@@ -80,9 +80,7 @@ def test_exact_objectives_have_no_error_and_one_draw_tells_none():
         plugins.load("objectives", "ar"),
         plugins.load("objectives", "mdlm", draws=1),
     ):
-        found = evaluate(
-            model, objective, rows, CPU, mask_id=MASK_ID, microbatch_size=2, draw=0
-        )
+        found = evaluate(model, objective, rows, CPU, mask_id=MASK_ID, microbatch_size=2, draw=0)
         assert found.stderr is None
 
 
@@ -152,7 +150,5 @@ def test_a_bound_says_its_continuation_by_confidence():
         model.embed.weight.fill_(1.0)
         model.head.weight[5] = 1.0
     asked = [Request((1, 2), (5, 5, 5)), Request((1, 2), (5, 6, 5))]
-    found = bound_log_likelihoods(
-        model, asked, mask_id=MASK_ID, seq_len=32, batch_size=4, draws=4
-    )
+    found = bound_log_likelihoods(model, asked, mask_id=MASK_ID, seq_len=32, batch_size=4, draws=4)
     assert [score.greedy for score in found] == [True, False]

@@ -50,9 +50,7 @@ def build_windows(config: RunConfig) -> list[int | None]:
     from dcray.model.transformer import Transformer
 
     meta = torch.device("meta")
-    return Transformer(
-        config.shape, config.model, seq_len=config.data.seq_len, device=meta
-    ).windows
+    return Transformer(config.shape, config.model, seq_len=config.data.seq_len, device=meta).windows
 
 
 def test_an_end_of_text_is_a_token_like_any_other():
