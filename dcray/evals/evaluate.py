@@ -115,10 +115,10 @@ def _check_bound(found: FoundRun, asked: Request) -> None:
             f"{found.name} is {objective}, which has no log-likelihoods, only a bound on them; "
             "--by-bound ranks answers by it, which is no figure to set beside a causal model's"
         )
-    if asked.by_bound and not found.row.tags.get("bound"):
+    if (asked.by_bound or asked.draws) and not found.row.tags.get("bound"):
         raise ConfigError(
-            f"--by-bound is for runs whose loss is an upper bound, and {found.name} is "
-            f"{objective}; leave it out"
+            f"{'--by-bound' if asked.by_bound else '--draws'} is for runs whose loss is an upper "
+            f"bound, and {found.name} is {objective}, whose loss is exact; leave it out"
         )
 
 

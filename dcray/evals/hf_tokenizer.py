@@ -46,7 +46,9 @@ def _byte_level(tokenizer: Any, ranks: tuple[bytes, ...], pattern: str | None) -
         return "".join(letters[byte] for byte in token)
 
     vocabulary = {spelled(token): rank for rank, token in enumerate(ranks)}
-    vocabulary |= {EOT: tokenizer.eot_id, MASK: tokenizer.mask_id}
+    # ids that no merge took, under names no text has: a space is always spelled otherwise. The
+    # special ids follow them, and stand in no vocabulary of pieces: text never gives them
+    vocabulary |= {f" unused {i}": i for i in range(len(ranks), tokenizer.eot_id)}
     merges = [(spelled(first), spelled(second)) for first, second in _merges(ranks)]
     built = Tokenizer(models.BPE(vocabulary, merges, ignore_merges=True))
     split = [] if pattern is None else [pre_tokenizers.Split(Regex(pattern), "isolated")]

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 from dcray.corpus.manifest import Corpus
 from dcray.corpus.order import cut_rows
-from dcray.errors import ConfigError
 from dcray.evals.run import LoadedRun
 from dcray.train.evaluate import FINAL_DRAW, Evaluation, ValidationRows, evaluate
 from dcray.train.shard import Place
@@ -27,11 +26,6 @@ def score_validation(run: LoadedRun, *, batch_size: int, draws: int | None = Non
     """Its loss over every validation row; draws: masks a row, for an objective that draws."""
     objective = run.objective.final() if run.objective.keeps_best else run.objective
     if draws is not None:
-        if "draws" not in type(objective).model_fields:
-            raise ConfigError(
-                f"--draws is for runs whose loss is drawn, and {run.found.name} is "
-                f"{run.config.objective.name}, whose loss is exact; leave it out"
-            )
         objective = type(objective)(**objective.options() | {"draws": draws})
     corpus = run.found.corpus
     return evaluate(
