@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
+from pydantic import ValidationError
 from torch.distributed.checkpoint import state_dict_loader
 
 from dcray.config import RunConfig, override
@@ -37,9 +38,15 @@ def load_weights(
     """The configuration of a checkpoint and its model, in evaluation alone; moments stay on disk.
 
     precision: "float32", "bfloat16", or "auto", as in training. Raises ConfigError where a file is
-    damaged.
+    damaged, or its configuration cannot be built here.
     """
-    saved = RunConfig.model_validate(read_meta(path)["config"])
+    try:
+        saved = RunConfig.model_validate(read_meta(path)["config"])
+    except ValidationError as error:
+        raise ConfigError(
+            f"the checkpoint {path} has no meaning here ({error.errors()[0]['msg']}): it is of "
+            "another dcray, or its objective is a plug-in that --plugin must name"
+        ) from None
     config = override(saved, {"runtime.precision": precision, "runtime.compile": compiled})
     model = build_model(config, Place(device))
     state = {"model": model.state_dict()}

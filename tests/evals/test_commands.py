@@ -188,6 +188,15 @@ def test_a_damaged_checkpoint_is_told(record, dcray):
     assert "cannot be read" in said
 
 
+def test_a_plugin_s_checkpoint_asks_for_the_plugin(record, dcray):
+    home = record.directory / "study" / "checkpoints" / row_of(record, "ar").key
+    (meta,) = home.glob("step-*/meta.json")
+    meta.write_text(meta.read_text().replace('"name": "ar"', '"name": "stutter"'))
+    code, _, said = dcray("eval", record.name("ar"), *where(record))
+    assert code == 2
+    assert "--plugin" in said
+
+
 def test_your_own_tasks_come_from_a_folder(record, dcray, tmp_path):
     (tmp_path / "docs.jsonl").write_text('{"q": "a b a", "c": [" b", " c"], "y": 0}\n' * 4)
     (tmp_path / "mine.py").write_text(
