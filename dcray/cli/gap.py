@@ -36,7 +36,7 @@ def gap(
     dcray gap train/60k/16k/ar train/60k/16k/mir --json
     """
     from dcray.evals.gap import token_gap_of
-    from dcray.evals.gap_page import as_dict, gap_text, write
+    from dcray.report.gap import as_dict, gap_text, write
 
     found = token_gap_of(
         (run_a, run_b),
