@@ -38,7 +38,7 @@ FLOORS = [
         "corpus.folder", "corpus.spool", "corpus.split",
     ],
     ["train.shard", "train.meter", "train.progress", "train.step", "train.evaluate",
-     "train.checkpoint", "fit", "theory"],
+     "train.checkpoint", "train.weights", "fit", "theory"],
     ["train.loop", "search.wish", "search.grid", "search.request", "search.trunks", "search.cells",
      "search.queue", "search.standing", "search.plan", "search.place", "search.budget",
      "search.tidy", "search.elsewhere", "search.status", "search.modes", "search.forecast",
@@ -118,7 +118,12 @@ def test_imports_point_down_only():
 
 @pytest.mark.parametrize(
     ("package", "allowed"),
-    [("ray", RAY), ("mlflow", {"track"}), ("optuna", {"search.propose"}), ("matplotlib", {"report"})],
+    [
+        ("ray", RAY),
+        ("mlflow", {"track"}),
+        ("optuna", {"search.propose"}),
+        ("matplotlib", {"report"}),
+    ],
 )
 def test_edges(package, allowed):
     users = {

@@ -17,7 +17,10 @@ import typer
 from dcray import __version__, cluster
 from dcray.cli.analyze import analyze
 from dcray.cli.console import BAD_INPUT, STOPPED, err, naming, out
+from dcray.cli.eval import eval
+from dcray.cli.export import export
 from dcray.cli.fit import fit, reproduce
+from dcray.cli.gap import gap
 from dcray.cli.plan import plan
 from dcray.cli.prepare import prepare
 from dcray.cli.quickstart import quickstart
@@ -39,6 +42,8 @@ PACKAGES = (
     "pyarrow",
     "tokenizers",
     "tiktoken",
+    "lm-eval",
+    "transformers",
 )
 EXIT_CODES = (
     "Exit codes: 0 done; 1 nothing usable came out; 2 bad input; 3 stopped by Ctrl-C or SIGTERM, "
@@ -60,6 +65,9 @@ app.command(epilog=EXIT_CODES)(search)
 app.command(epilog=EXIT_CODES)(plan)
 app.command(epilog=EXIT_CODES)(status)
 app.command()(sizes)
+app.command(epilog=EXIT_CODES)(eval)
+app.command(epilog=EXIT_CODES)(gap)
+app.command(epilog=EXIT_CODES)(export)
 app.command(epilog=EXIT_CODES)(analyze)
 app.command()(fit)
 app.command()(reproduce)

@@ -24,6 +24,7 @@ QUIET = {  # defaults only: what the user has set stays
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",  # its retries take minutes and block; ours buffer
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
 }
 SCHEMES = ("sqlite", "http", "https", "postgresql", "mysql", "mssql")
 LOCK_SECONDS = 180.0  # longer than a holder waits for a record that is away

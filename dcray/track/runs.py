@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from dcray.errors import ConfigError, did_you_mean
 from dcray.track.connect import Connection, connect
 from dcray.track.owner import Owner
-from dcray.track.points import FORMAT, Point
+from dcray.track.points import FORMAT, REMARKS, Point
 from dcray.track.rows import Row, newest_complete, row_of, why_unusable
 
 PAGE = 1000
@@ -112,7 +112,7 @@ def curve(directory: Path, run_id: str, *, tracking_uri: str | None = None) -> l
         if getattr(error, "error_code", None) != "RESOURCE_DOES_NOT_EXIST":
             raise
         raise ConfigError(f'RUN must be the id of a run on record, got "{run_id}"') from None
-    keys = [key for key in run.data.metrics if "/" in key]
+    keys = [key for key in run.data.metrics if "/" in key and not key.startswith(REMARKS)]
     return points_of(history(connection, run_id, keys))
 
 
