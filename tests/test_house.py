@@ -118,7 +118,12 @@ def test_imports_point_down_only():
 
 @pytest.mark.parametrize(
     ("package", "allowed"),
-    [("ray", RAY), ("mlflow", {"track"}), ("optuna", {"search.propose"}), ("matplotlib", {"report"})],
+    [
+        ("ray", RAY),
+        ("mlflow", {"track"}),
+        ("optuna", {"search.propose"}),
+        ("matplotlib", {"report"}),
+    ],
 )
 def test_edges(package, allowed):
     users = {

@@ -19,7 +19,7 @@ from tests.support import VOCAB_SIZE, run_tiny, tiny_config
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-CHEAP = ("--version", "sizes", "plan", "--dry-run")  # the others need a corpus, a network or minutes
+CHEAP = ("--version", "sizes", "plan", "--dry-run")  # others need a corpus, a network, minutes
 
 
 def blocks(language):
@@ -35,7 +35,13 @@ COMMANDS = sorted(
         if Path((words := shlex.split(part))[0]).name == "dcray"
     }
 )
-JOBS = sorted({tuple(shlex.split(line)) for line in LINES if "jobs/" in line or "srun" in line})
+JOBS = sorted(
+    {
+        tuple(shlex.split(line))
+        for line in LINES
+        if ("jobs/" in line and not line.startswith("dcray ")) or "srun" in line
+    }
+)
 GROUP = typer.main.get_command(app)
 
 
@@ -45,6 +51,7 @@ def beside(tmp_path, monkeypatch):
     for language in ("toml", "python"):
         for block in blocks(language):
             Path(tmp_path, block.splitlines()[0].removeprefix("# ")).write_text(block)
+    Path(tmp_path, "jobs").symlink_to(ROOT / "jobs")
     Path(tmp_path, "losses.csv").write_text("num_params,unique_tokens,val_loss\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(plugins.FILES_VARIABLE, "")
