@@ -11,6 +11,8 @@ import numpy as np
 from dcray.fit.fit import FAILS
 from dcray.sections import count_label
 
+NO_LIMIT = "alpha is not identified"  # how the flag begins where losses hardly fall with size
+
 if TYPE_CHECKING:
     from dcray.fit.answer import Answer
     from dcray.fit.paired import Paired
@@ -71,12 +73,15 @@ def leading_law(found: Answer) -> str:
 def headline(found: Answer, recipe: str) -> str:
     """The answer in one sentence: like for like, under the leading law, with its interval."""
     law = leading_law(found)
-    joint = [one for one in found.equivalences[recipe] if one.law == law and one.method == "joint"]
+    both = [found.fits[name][law].flags for name in (found.baseline, recipe)]
+    limit = not any(flag.startswith(NO_LIMIT) for flags in both for flag in flags)
+    method = "joint" if limit else "finite"
+    joint = [one for one in found.equivalences[recipe] if (one.law, one.method) == (law, method)]
     ratios = [one.data_efficiency for one in joint if one.data_efficiency is not None]
     doubts = [
         flag
-        for name in (found.baseline, recipe)
-        for flag in found.fits[name][law].flags
+        for flags in both
+        for flag in flags
         if flag.startswith(FAILS)
     ]
     if doubts:
@@ -88,7 +93,11 @@ def headline(found: Answer, recipe: str) -> str:
     if all(one.low is not None and one.high is not None for one in joint):
         low, high = min(one.low or 0 for one in joint), max(one.high or 0 for one in joint)
         text += f" (95 % intervals {low:.2f} to {high:.2f})"
-    return f"{text}, like for like under {law} (lowest AIC), infinite models."
+    where = "infinite models"
+    if not limit:
+        size = max(one.num_params or 0 for one in joint)
+        where = f"at {_short(size)} parameters: the limit of infinite models is not identified here"
+    return f"{text}, like for like under {law} (lowest AIC), {where}."
 
 
 def worth_columns(found: Answer, recipe: str) -> tuple[list[str], list[list[Any]]]:

@@ -40,8 +40,8 @@ class Tidy:
             if over and not self.keep_all:
                 self._delete(one.name)
         for trunk, branches in trunks.items():
-            over = {*ended, *state.dropped}
-            if all(b.slot in over and b.slot not in wanted for b in branches):
+            settled = {*ended, *state.dropped}
+            if all(b.slot in settled and b.slot not in wanted for b in branches):
                 self._delete(trunk)
 
     def _best(self, cell: Cell) -> tuple[str, int] | None:

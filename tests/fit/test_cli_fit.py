@@ -278,3 +278,26 @@ def test_reproduce_as_json():
     found = json.loads(invoke("reproduce", "--json").output)
     assert all(check["ok"] for check in found["checks"])
     assert math.isclose(found["like_for_like"][-1]["paper"], 1.29, abs_tol=0.01)
+
+
+def test_where_losses_do_not_fall_with_size_the_answer_is_at_a_size_that_was_trained(
+    dcray, tmp_path
+):
+    """The limit of infinite models is then a number that only looks like an answer."""
+    rows = ["num_params,unique_tokens,num_epochs,val_loss,recipe"]
+    noise = iter([3, -2, 1, -1, 2, -3, 2, 1, -2, -1, 3, -2, 1, 2, -3, 1, -1, 2])
+    for recipe, worth in (("ar", 1.0), ("mir", 1.2)):
+        for num_params in (60e3, 120e3, 230e3):
+            for unique in (16e3, 32e3, 64e3):
+                loss = 2 + (1e6 / (worth * unique)) ** 0.25 + 4e-3 * next(noise)
+                rows.append(f"{num_params:.0f},{unique:.0f},16,{loss},{recipe}")
+    (tmp_path / "flat.csv").write_text("\n".join(rows))
+    code, out, err = dcray("fit", tmp_path / "flat.csv", "--baseline", "ar", "--recipe", "mir")
+    assert code == 0, err
+    (said,) = [line for line in out.splitlines() if line.startswith("mir is worth")]
+    assert "at 230k parameters: the limit of infinite models is not identified here" in said
+    low, high = (
+        float(x) for x in said.removeprefix("mir is worth ").split(" times")[0].split(" to ")
+    )
+    assert low <= 1.2 <= high + 0.1
+    assert high < 1.5

@@ -63,12 +63,11 @@ def test_a_cloud_has_a_cpu_head_and_spot_workers_of_two_sizes(name):
 
 
 @pytest.mark.parametrize("name", CLOUDS)
-def test_torch_comes_first_and_from_its_own_index(name):
-    """What pip would choose by itself is CUDA's on the head, and may be too new for a driver."""
+def test_torch_comes_first(name):
+    """So that a person can say which build of it fits the machine's driver."""
     config = prepare_config(read(name))
-    for kind, index in (("head", "/cpu"), ("worker", "/cu126")):
+    for kind in ("head", "worker"):
         torch, dcray = config[f"{kind}_setup_commands"]
-        assert torch.endswith(index)
         assert dcray.startswith("pip install -e /home/ray/dcray")
         assert "/home/ray/dcray" in config["file_mounts"]
         assert Requirement(shlex.split(torch)[2]).specifier == NEEDS["torch"]
