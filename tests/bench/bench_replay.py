@@ -143,7 +143,7 @@ def print_noise(tables: list[Table]) -> None:
         point = ", ".join(f"{name} {value:g}" for name, value in values)
         print(f"seed {table.seed}: best {table.best:.4f} at {point}, {epochs} epochs")
     top = sorted(tables[0].losses, key=lambda point: sum(t.losses[point] for t in tables))[:10]
-    spread = statistics.mean(statistics.stdev(t.losses[point] for t in tables) for point in top)
+    spread = statistics.mean(statistics.pstdev(t.losses[point] for t in tables) for point in top)
     print(f"standard deviation over seeds at the ten best points: {spread:.4f} nats")
 
 
