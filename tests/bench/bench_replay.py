@@ -1,6 +1,6 @@
 """What each search policy costs and misses, replayed over complete tables of two real cells.
 
-    python -m tests.bench.bench_replay [--seeds 14]
+    python -m tests.bench.bench_replay [--seeds 14] [--only gp]
 
 The tables (data/mini_cell.csv): 60k parameters on 8k and 16k unique tokens of Python's standard
 library, 35 trunks (lr x tau, from too small to too large), rungs 4, 8 and 16, three seeds. Made by
@@ -20,7 +20,7 @@ import random
 import statistics
 from collections.abc import Iterable, Iterator
 from functools import partial
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 
 from tests.bench.replay import (
@@ -50,6 +50,7 @@ def main() -> None:
     """Print one line a policy; or write the tables from a record."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=14, help="of a sampler, for each table")
+    parser.add_argument("--only", default="", metavar="WORD", help="policies named so")
     parser.add_argument("--write-from", type=Path, metavar="DIR", help="write the tables' file")
     arguments = parser.parse_args()
     if arguments.write_from:
@@ -60,10 +61,10 @@ def main() -> None:
     print_noise(main_tables)
     print(f"\n{'':44}  tokens / separate   regret in nats, median (p90)")
     print(f"{'policy':44}  own     whole      in its own trunks   in the table    plays")
-    for name, plays in policies(main_tables, arguments.seeds):
-        print_row(name, list(plays))
-    for name, plays in warm_starts(tables, arguments.seeds):
-        print_row(name, list(plays))
+    cold, warm = policies(main_tables, arguments.seeds), warm_starts(tables, arguments.seeds)
+    for name, plays in chain(cold, warm):
+        if arguments.only in name:
+            print_row(name, list(plays))
 
 
 def policies(tables: list[Table], seeds: int) -> Iterator[tuple[str, Iterable[Played]]]:
@@ -90,18 +91,20 @@ def policies(tables: list[Table], seeds: int) -> Iterator[tuple[str, Iterable[Pl
         play = partial(play_generations, sampler=sampler, number=number, size=size, share=0.5)
         label = f"{sampler} {number}, generations of {size}"
         yield label, (play(t, seed=seed) for t, seed in every)
-        yield (
-            f"{label}, told the last loss",
-            (play(t, seed=seed, value=last_loss) for t, seed in every),
-        )
+        if size == 2:
+            yield (
+                f"{label}, told the last loss",
+                (play(t, seed=seed, value=last_loss) for t, seed in every),
+            )
 
 
 def warm_starts(tables: list[Table], seeds: int) -> Iterator[tuple[str, Iterable[Played]]]:
     """Searches that start from the winner of the other cell: its lr and tau."""
     pairs = [(a, b) for a, b in product(tables, tables) if a.unique_tokens != b.unique_tokens]
     for number in (2, 3, 4, 6):
-        yield f"warm grid, {number} nearest", (
-            play_cohort(b, nearest(b, a, number), NINE_FIVE_THREE) for a, b in pairs
+        yield (
+            f"warm grid, {number} nearest",
+            (play_cohort(b, nearest(b, a, number), NINE_FIVE_THREE) for a, b in pairs),
         )
     for number in (2, 3, 4, 6):
         yield f"warm gp {number}, generations of 2", (
@@ -132,8 +135,11 @@ def print_row(name: str, plays: list[Played]) -> None:
     own = statistics.mean(play.share_of_own for play in plays)
     whole = statistics.mean(play.share_of_table for play in plays)
     regrets = [[p.regret_in_own for p in plays], [p.regret for p in plays]]
-    cells = [f"{statistics.median(r):.4f} ({quantile(r, 0.9):.4f})" for r in regrets]
-    print(f"{name:44}  {own:.3f}   {whole:.3f}      {cells[0]}     {cells[1]}   {len(plays):4}", flush=True)
+    in_own, in_table = (f"{statistics.median(r):.4f} ({quantile(r, 0.9):.4f})" for r in regrets)
+    print(
+        f"{name:44}  {own:.3f}   {whole:.3f}      {in_own}     {in_table}   {len(plays):4}",
+        flush=True,
+    )
 
 
 def print_noise(tables: list[Table]) -> None:

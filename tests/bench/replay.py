@@ -139,7 +139,7 @@ def play_generations(
     first: Sequence[Wish] = (),
     value: Value = trunk_value,
 ) -> Played:
-    """`number` trunks, `size` at a time, each generation proposed from the complete earlier ones."""
+    """`number` trunks, `size` at a time, each generation proposed from the earlier ones."""
     trunks: list[Trunk] = []
     losses: dict[tuple[int, int], float] = {}
     while len(trunks) < number:
@@ -189,7 +189,9 @@ def play_asha(table: Table, trunks: Sequence[Trunk], *, seed: int, concurrent: i
 
 def sub_grids(table: Table, size: int) -> list[list[Trunk]]:
     """Every `size` x `size` grid of equally far levels of both axes."""
-    axes = {name: sorted({float(dict(t.values)[name]) for t in table.trunks}) for name in ("lr", "tau")}
+    axes = {
+        name: sorted({float(dict(t.values)[name]) for t in table.trunks}) for name in ("lr", "tau")
+    }
     picks = {name: _even(levels, size) for name, levels in axes.items()}
     return [
         [t for t in table.trunks if dict(t.values)["lr"] in lrs and dict(t.values)["tau"] in taus]
@@ -214,5 +216,5 @@ def _settle(
 
 def _even(levels: Sequence[float], size: int) -> list[tuple[float, ...]]:
     strides = range(1, math.ceil(len(levels) / (size - 1)))
-    runs = (levels[start :: stride][:size] for stride in strides for start in range(len(levels)))
+    runs = (levels[start::stride][:size] for stride in strides for start in range(len(levels)))
     return [tuple(run) for run in runs if len(run) == size]
