@@ -13,8 +13,11 @@ from dcray.cli.train import DirOption, UriOption
 from dcray.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from dcray.search.drive import Search
     from dcray.search.grid import Study
+    from dcray.search.wish import CellWish
 
 StudyArgument = Annotated[
     str, typer.Argument(metavar="STUDY", help="A study file, or a study that ships with dcray.")
@@ -61,28 +64,57 @@ def search(
     """
     if keep_weights not in ("winner", "all"):
         raise ConfigError(f'--keep-weights must be "winner" or "all", got "{keep_weights}"')
+    from dcray.search.grid import Study
+
+    asked = Study.read(study)
+    task = run_search(
+        asked,
+        asked.select(sizes=names(sizes), budgets=names(budgets), recipes=names(recipes)),
+        _corpus_of(asked, corpus),
+        directory=directory,
+        tracking_uri=tracking_uri,
+        max_device_hours=max_device_hours,
+        max_concurrent=max_concurrent,
+        keep_all=keep_weights == "all",
+        quiet=quiet or as_json,
+        verbose=verbose,
+    )
+    _print(task, asked, as_json=as_json, quiet=quiet)
+    raise typer.Exit(exit_code(task))
+
+
+def run_search(
+    asked: Study,
+    wishes: Sequence[CellWish],
+    corpus: Path,
+    *,
+    directory: Path,
+    tracking_uri: str | None,
+    max_device_hours: float | None = None,
+    max_concurrent: int | None = None,
+    keep_all: bool = False,
+    quiet: bool = False,
+    verbose: bool = False,
+) -> Search:
+    """Search these cells of a study, watched on the screen; the search as it ended."""
     from dcray.cli.search_view import search_view
     from dcray.corpus.manifest import Corpus
     from dcray.search.budget import Budget
     from dcray.search.drive import Search
     from dcray.search.execute import Site
-    from dcray.search.grid import Study
     from dcray.track.store import Store
 
-    asked = Study.read(study)
-    wishes = asked.select(sizes=names(sizes), budgets=names(budgets), recipes=names(recipes))
-    opened = Corpus.open(_corpus_of(asked, corpus))
-    with Store.open(directory, study=asked.name, tracking_uri=tracking_uri) as store:
-        with search_view(
-            quiet=quiet or as_json, verbose=verbose, address=address_line(directory, tracking_uri)
-        ) as view:
-            for warning in dict.fromkeys(w for wish in wishes for w in wish.warnings()):
-                view.note(f"warning: {warning}")
-            site = Site(opened, store, directory, view, max_concurrent=max_concurrent)
-            task = Search(wishes, site, Budget(max_device_hours), keep_weights == "all")
-            task.run()
-        _print(task, asked, as_json=as_json, quiet=quiet)
-        raise typer.Exit(_exit_code(task))
+    opened, address = Corpus.open(corpus), address_line(directory, tracking_uri)
+    with (
+        Store.open(directory, study=asked.name, tracking_uri=tracking_uri) as store,
+        search_view(quiet=quiet, verbose=verbose, address=address) as view,
+    ):
+        for warning in dict.fromkeys(w for wish in wishes for w in wish.warnings()):
+            view.note(f"warning: {warning}")
+        site = Site(opened, store, directory, view, max_concurrent=max_concurrent)
+        task = Search(wishes, site, Budget(max_device_hours), keep_all)
+        task.run()
+        return task
 
 
 def names(text: str) -> list[str]:
@@ -128,11 +160,13 @@ def _print(task: Search, study: Study, *, as_json: bool, quiet: bool) -> None:
     if failure is not None:
         err.print(f"the first failure, {failure.request.name}:", markup=False)
         err.print((failure.traceback or failure.reason).rstrip(), markup=False)
+    if any(line.state == "done" for line in lines):
+        out.print(f"next: dcray analyze {study.name}", markup=False)
     if task.stopped_by:
         out.print(f"{task.stopped_by}; run the same command again to go on", markup=False)
 
 
-def _exit_code(task: Search) -> int:
+def exit_code(task: Search) -> int:
     """0 all cells done; 3 stopped; 1 no cell has a winner; 4 some cell or run has failed."""
     lines = task.lines()
     states = {line.state for line in lines}

@@ -7,6 +7,7 @@ softmax.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -22,7 +23,7 @@ from dcray.train.dropout import element_hashes, keyed_dropout, layer_keys
 class Context(NamedTuple):
     """What every layer of one forward pass shares."""
 
-    cos: Tensor  # (T, head_dim / 2)
+    cos: Tensor  # (T, head_dim / 2), or (B, 1, T, head_dim / 2) where rows differ
     sin: Tensor
     hashes: Tensor | None  # (T, D) int32 for dropout, None where it is off
     causal: bool
@@ -106,13 +107,18 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Embedding, blocks, norm, head; causal or bidirectional by argument."""
+    """Embedding, blocks, norm, head; causal or bidirectional by argument.
+
+    seq_len: the rows it is trained on. Its windows are cut from it, whatever the length of a pass:
+    so a causal model says the same of a token in a shorter row.
+    """
 
     def __init__(
         self,
         shape: Shape,
         config: ModelConfig,
         *,
+        seq_len: int,
         dtype: torch.dtype = torch.float32,
         device: torch.device | None = None,
     ) -> None:
@@ -120,6 +126,7 @@ class Transformer(nn.Module):
         assert config.vocab_size is not None, "resolve the configuration first"
         self.shape, self.config, self.dtype = shape, config, dtype
         self.vocab_size = config.vocab_size
+        self.windows = layer_windows(shape.num_layers, seq_len, config.window_pattern)
         self.target_nats = target_nats  # compiled on a GPU: logits are read once, in bfloat16
         padded = pad_vocab(config.vocab_size)
         self.embed = nn.Embedding(padded, shape.dim, device=device)
@@ -145,12 +152,18 @@ class Transformer(nn.Module):
             causal,
         )
         keys = layer_keys(key, len(self.blocks)) if drops and key is not None else None
-        windows = layer_windows(len(self.blocks), seq_len, self.config.window_pattern)
-        for layer, (block, window) in enumerate(zip(self.blocks, windows, strict=True)):
-            mask = mask_of(seq_len, window, device, causal=causal)
-            x = block(x, context, mask, None if keys is None else keys[layer])
-        logits = self.head(self.norm(x))
+        masks = [mask_of(seq_len, window, device, causal=causal) for window in self.windows]
+        logits = self.head(self.states(x, context, masks, keys))
         return logits if targets is None else self.target_nats(logits, targets, self.vocab_size)
+
+    def states(
+        self, x: Tensor, context: Context, masks: Sequence[Any], keys: Tensor | None = None
+    ) -> Tensor:
+        """What the head reads (B, T, D) of embedded tokens; `masks`: what each layer attends to."""
+        for layer, (block, mask) in enumerate(zip(self.blocks, masks, strict=True)):
+            x = block(x, context, mask, None if keys is None else keys[layer])
+        y: Tensor = self.norm(x)
+        return y
 
 
 def target_nats(logits: Tensor, targets: Tensor, vocab_size: int) -> Tensor:

@@ -45,6 +45,7 @@ class Book:
     ) -> None:
         self.store, self.machine, self.view, self._heard = store, machine, view, on_end
         self.manifest = corpus.manifest.model_dump(mode="json")
+        self.corpus = {"corpus": corpus.path.absolute()}  # where `dcray eval` finds the tokenizer
         self.placed: dict[str, tuple[Request, RunConfig]] = {}
         self.open: dict[str, Result] = {}
         self.last: dict[str, Report] = {}
@@ -65,7 +66,7 @@ class Book:
                 one.key,
                 config=one.config.to_dict(),
                 params=columns(one.config),
-                tags=_tags(one, run, self.machine),
+                tags=_tags(one, run, self.machine) | self.corpus,
                 manifest=self.manifest,
             )
             self.view.begin(one, run)
@@ -121,6 +122,8 @@ def _metrics(outcome: Outcome) -> dict[str, float]:
     metrics = {"val_loss": outcome.val_loss, "device_seconds": outcome.seconds}
     if outcome.val_bpb is not None:
         metrics["val_bpb"] = outcome.val_bpb
+    if outcome.val_loss_stderr is not None:
+        metrics["val_loss_stderr"] = outcome.val_loss_stderr
     if outcome.peak_bytes is not None:
         metrics["peak_memory_bytes"] = float(outcome.peak_bytes)
     if outcome.best_epoch is not None:

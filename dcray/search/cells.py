@@ -54,11 +54,15 @@ class State:
     ready: tuple[Chain, ...] = ()  # without a result; those under way are among them
     planned: tuple[Request, ...] = ()  # every result that was asked for so far
     num_planned: int = 0  # with those that are not proposed yet
-    num_dropped: int = 0  # that the ladder will not run
+    dropped: frozenset[Slot] = frozenset()  # that the ladder will not run
     searched: bool = False  # the winner is known
     done: bool = False  # and confirmed
     winner: Winner | None = None
     waits_for: tuple[Cell, ...] = ()
+
+    @property
+    def num_dropped(self) -> int:
+        return len(self.dropped)
 
 
 @dataclass
@@ -92,8 +96,8 @@ class CellSearch:
             ready=(*ready, *left),
             planned=(*planned, *confirmations),
             num_planned=plan.num_planned
-            + (0 if searched and not winner else len(self.wish.recipe.confirm_seeds)),
-            num_dropped=len(plan.dropped),
+            + (0 if searched and not winner else len(self.wish.confirm_seeds)),
+            dropped=frozenset(plan.request(*rung).slot for rung in plan.dropped),
             searched=searched,
             done=searched and not left,
             winner=winner,
@@ -151,7 +155,7 @@ class CellSearch:
                 self.found,
                 kind="confirmation",
             )
-            for seed in self.wish.recipe.confirm_seeds
+            for seed in self.wish.confirm_seeds
         ]
 
 
@@ -186,7 +190,7 @@ class _Ladder:
     def ready(self, decision: Decision) -> list[Chain]:
         """What may run now: segments, or whole trunks where ASHA decides."""
         if self.config.stopping != "asha":
-            return [(self._request(trunk, epochs),) for trunk, epochs in decision.due]
+            return [(self.request(trunk, epochs),) for trunk, epochs in decision.due]
         trunks = dict.fromkeys(trunk for trunk, _ in decision.due)
         return [tuple(self.requests[trunk]) for trunk in trunks]
 
@@ -206,7 +210,8 @@ class _Ladder:
         pairs = zip(self.trunks, self.requests, strict=True)
         return [(one, trunk) for trunk, requests in pairs for one in requests]
 
-    def _request(self, trunk: int, epochs: int) -> Request:
+    def request(self, trunk: int, epochs: int) -> Request:
+        """The request of a trunk's rung."""
         return self.requests[trunk][self.trunks[trunk].rungs.index(epochs)]
 
     def _generations(self, share: float) -> Decision:

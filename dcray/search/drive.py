@@ -41,7 +41,6 @@ class Search:
     keep_all: bool = False  # the weights of every run, not the winner's alone
     queue: StudyQueue = field(init=False)
     held: dict[Cell, str] = field(default_factory=dict)  # by whom
-    first_failure: Ended | None = None
     _leases: dict[Cell, Lease] = field(default_factory=dict)
     _said: dict[Cell, dict[str, str]] = field(default_factory=dict)
 
@@ -64,6 +63,12 @@ class Search:
             return f"stopped before what will not fit into --max-device-hours {hours:g}"
         return ""
 
+    @property
+    def first_failure(self) -> Ended | None:
+        """The first run that failed for good in this command."""
+        failed = (one for one in self.queue.trained.values() if one.state in FAILURES)
+        return next(failed, None)
+
     def run(self) -> None:
         """Search until all is done, nothing more can be afforded, or somebody stops it.
 
@@ -77,7 +82,8 @@ class Search:
             if all(self.queue.state(cell).done for cell in self.queue.searches):
                 return
             self.site.corpus.verify(max(wish.cell.unique_tokens for wish in self.wishes))
-            with self.site.open():
+            on_gpu = any(wish.base().runtime.device == "cuda" for wish in self.wishes)
+            with self.site.open(needs_gpu=on_gpu):
                 self.budget.machine = self.site.machine
                 self._check_places(readings)
                 self._train()
@@ -106,8 +112,6 @@ class Search:
         tidy.all()
 
         def heard(ended: Ended) -> None:
-            if ended.state in FAILURES and self.first_failure is None:
-                self.first_failure = ended
             self.budget.spend(ended)
             tidy.cell(ended.request.key.cell)
             self._tag()

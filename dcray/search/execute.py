@@ -17,6 +17,7 @@ from dcray.config import RunConfig
 from dcray.corpus.manifest import Corpus
 from dcray.corpus.stream import StreamRefs, publish
 from dcray.errors import ConfigError
+from dcray.named import named_address
 from dcray.search.book import Book, View
 from dcray.search.cells import Chain
 from dcray.search.place import Machine, place_run, this_machine
@@ -48,14 +49,23 @@ class Site:
         return (self.directory / self.store.study).absolute()
 
     @contextmanager
-    def open(self) -> Iterator[None]:
-        """Connected to Ray, its machine known, signals caught."""
+    def open(self, *, needs_gpu: bool = False) -> Iterator[None]:
+        """Connected to Ray, its machine known, signals caught.
+
+        needs_gpu: a cluster that the user named may have to start a node first: wait for it.
+        """
         with ray_cluster(num_cpus=self.num_cpus, logs=self.home / "logs"):
-            self.machine = this_machine()
+            import ray
+
+            wait = needs_gpu and named_address() and not ray.cluster_resources().get("GPU", 0)
+            if wait:
+                self.view.note("no GPU in this cluster yet: one is asked for, for up to 20 minutes")
+            self.machine = this_machine(gpu_seconds=GPU_SECONDS if wait else 0.0)
             with stop_on_signals(lambda: self.view.note(STOPPING)) as self.stop:
                 yield
 
 
+GPU_SECONDS = 1_200.0  # for a cloud to start a node
 STOPPING = "stopping: saving a checkpoint; press Ctrl-C again to end at once"
 
 
@@ -79,7 +89,8 @@ def execute(
     if missing:
         corpus.verify(max(one.config.data.unique_tokens for one in missing))
         site = Site(corpus, store, directory, view, num_cpus)
-        with site.open():
+        on_gpu = any(one.config.runtime.device == "cuda" for one in missing)
+        with site.open(needs_gpu=on_gpu):
             for one in missing:  # all are refused before any is begun
                 place_run(one.config, site.machine, view.note)
             with _claimed(store, missing):

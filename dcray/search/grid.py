@@ -118,6 +118,15 @@ def _name_problems(file: StudyFile) -> list[str]:
                 for size in names
                 if size not in file.sizes
             ]
+        cells = [f"{size}/{budget}" for size in file.sizes for budget in file.budgets]
+        by_cell = {"published": recipe.published, "confirm_cells": recipe.confirm_cells or ()}
+        problems += [
+            f'recipes.{name}.{what} names no cell: "{cell}" must be SIZE/BUDGET of this file'
+            f"{did_you_mean(cell, cells)}"
+            for what, named in by_cell.items()
+            for cell in named
+            if cell not in cells
+        ]
         seen, parent = [name], recipe.inherit
         while parent and ":" not in parent:
             if parent not in file.recipes:
@@ -135,14 +144,18 @@ def _name_problems(file: StudyFile) -> list[str]:
 
 
 def _set_neighbors(wishes: Mapping[Cell, CellWish]) -> None:
-    """The cell next below in budget, or in size as the file lists them, where one starts warm."""
+    """The cell next below in budget, or in size as the file lists them, where one starts warm.
+
+    A cell that borrows its space from other budgets' winners is nobody's neighbor.
+    """
     for cell, wish in wishes.items():
         if wish.search.warm_start == "budget":
             below = [
                 other
-                for other in wishes
+                for other, wished in wishes.items()
                 if (other.size, other.recipe) == (cell.size, cell.recipe)
                 and other.unique_tokens < cell.unique_tokens
+                and not wished.borrows
             ]
             wish.warm_from = max(below, key=lambda other: other.unique_tokens, default=None)
         elif wish.search.warm_start == "size":

@@ -8,7 +8,7 @@ from typing import Any
 
 from dcray.config import RunConfig
 from dcray.search.place import CPU_BATCH_BYTES, CPU_CORE_FLOPS
-from dcray.sizes import num_non_embedding_params, num_params
+from dcray.sizes import PAPER_SIZES, num_non_embedding_params, num_params
 from dcray.track.rows import Row
 from dcray.train.cost import fitting_microbatch, memory, training_flops
 
@@ -93,6 +93,13 @@ def expected_seconds(
         return config.train_tokens / rate, f"{many} of this store, {rate:,.0f} tokens/s"
     per_device = H100_FLOPS if device == "cuda" else CPU_CORE_FLOPS * config.runtime.threads
     return training_flops(config) / (per_device * workers), TABLE
+
+
+def planned_device(config: RunConfig) -> str:
+    """ "cuda" or "cpu" where nothing says which: the paper's sizes were meant for GPUs."""
+    if config.runtime.device != "auto":
+        return config.runtime.device
+    return "cuda" if config.size_name in PAPER_SIZES else "cpu"
 
 
 def _rate(row: Row, config: RunConfig, device: str, workers: int) -> float | None:

@@ -6,7 +6,9 @@ name; nothing of Tune's is read back: the record and the checkpoints are what a 
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 import shutil
 import signal
 import threading
@@ -124,6 +126,7 @@ def run_trials(
     import ray.tune
     from ray.tune.execution.placement_groups import PlacementGroupFactory
 
+    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # a lost trial is told by us
     os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(num_pending)
     name = f"tune-{time.time_ns()}-{os.getpid()}"
     callback = _callback(listener, stop)
@@ -240,8 +243,7 @@ def _callback(listener: Listener, stop: StopRequest) -> Any:
             """What is our own error is an outcome: here the process itself is gone."""
             path = trial.error_file
             trace = Path(path).read_text() if path and Path(path).exists() else ""
-            last = (trace.strip().splitlines() or ["its process ended without a word"])[-1]
-            self.end_all(trial, {"state": "lost", "reason": last}, trace)
+            self.end_all(trial, {"state": "lost", "reason": _first_sentence(trace)}, trace)
 
         def end_all(self, trial: Any, outcome: dict[str, Any], trace: str = "") -> None:
             for leg in trial.config["legs"]:
@@ -259,3 +261,9 @@ def _callback(listener: Listener, stop: StopRequest) -> Any:
                 self.end(name, "", {"state": "stopped", "reason": "it was not started"})
 
     return Forward()
+
+
+def _first_sentence(trace: str) -> str:
+    """Of what Ray says of a dead process; the rest of it guesses at causes."""
+    said = re.search(r"The actor (?:is dead|died|never ran)[^.\n]*", trace)
+    return said[0] if said else "its process ended without a word"

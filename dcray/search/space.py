@@ -145,7 +145,12 @@ def build_space(boxes: Sequence[Mapping[str, Axis]], num_epochs: int) -> Space:
 
 
 def early_rungs(space: Space) -> str | None:
-    """A warning where a rung lies below a quarter of the longest run of its box, else None."""
+    """A warning where a rung lies below a quarter of the longest run of its box, else None.
+
+    One trunk alone competes with nobody.
+    """
+    if space.discrete and len(space.trunks()) == 1:
+        return None
     early = sorted(
         {rung for box in space.boxes for rung in box.rungs if rung < MIN_RUNG_FRAC * box.rungs[-1]}
     )

@@ -6,6 +6,7 @@ package: then of every shipped file that carries this name.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -34,6 +35,14 @@ class SearchConfig(Frozen):
     stopping: Literal["ladder", "none", "asha"] = "ladder"
 
 
+class PublishedWinner(Frozen):
+    """A winner that somebody else has found: what a plan counts with until ours is known."""
+
+    num_epochs: int = Field(ge=1)
+    weight_decay: float = Field(ge=0)
+    lr: float = Field(gt=0)
+
+
 class RecipeConfig(Frozen):
     """A recipe as written: an objective, overrides of the base, a space, what it inherits."""
 
@@ -46,7 +55,8 @@ class RecipeConfig(Frozen):
     budgets: tuple[str, ...] | None = None
     search: SearchConfig = SearchConfig()
     confirm_seeds: tuple[int, ...] = ()
-    published: dict[str, dict[str, float]] = Field(default_factory=dict)  # winners, by SIZE/BUDGET
+    confirm_cells: tuple[str, ...] | None = None  # by SIZE/BUDGET; None: every cell
+    published: dict[str, PublishedWinner] = Field(default_factory=dict)  # by "SIZE/BUDGET"
 
     @field_validator("budgets")
     @classmethod
@@ -113,6 +123,24 @@ def read_study(study: str) -> list[tuple[Path, StudyFile]]:
     return found
 
 
+def files_named(study: str, folders: Iterable[Path]) -> list[StudyFile]:
+    """The files of a study in these folders and among those that ship; one that is broken is not.
+
+    The first folder that has any decides.
+    """
+    for folder in (*folders, SHIPPED):
+        found = []
+        for path in sorted(folder.glob("*.toml")):
+            try:
+                file = parse_study(path)
+            except ConfigError:  # somebody else's TOML, or a study that is not asked for
+                continue
+            found += [file] if file.study == study else []
+        if found:
+            return found
+    return []
+
+
 def parse_study(path: Path) -> StudyFile:
     """One study file; ConfigError names the file, the field, the rule and the value."""
     table = read_toml(path)
@@ -126,7 +154,8 @@ def _sentence(detail: Any) -> str:
     where = ".".join(str(part) for part in detail["loc"])
     if detail["type"] == "extra_forbidden":
         known = sorted({*StudyFile.model_fields, *RecipeConfig.model_fields,
-                        *SearchConfig.model_fields, *ResourceConfig.model_fields})  # fmt: skip
+                        *SearchConfig.model_fields, *ResourceConfig.model_fields,
+                        *PublishedWinner.model_fields})  # fmt: skip
         return f'"{where}" is not a field{did_you_mean(str(detail["loc"][-1]), known)}'
     message = detail["msg"].removeprefix("Value error, ")
     if detail["type"] == "missing":

@@ -29,18 +29,19 @@ class Tidy:
         state, known = self.queue.state(cell), self.queue.known.get(cell, {})
         if state.waits_for:
             return
+        ended = {slot for slot, found in known.items() if found.state != "failed"}  # that goes on
         best = state.winner.slot if state.winner else self._best(cell)
         trunks: dict[str, list[Request]] = {}
         wanted = {one.slot for chain in state.ready for one in chain}
         for one in state.planned:
             if one.trunk:
                 trunks.setdefault(one.trunk, []).append(one)
-            over = one.slot in known and one.slot != best and one.slot not in self.queue.flying
+            over = one.slot in ended and one.slot != best and one.slot not in self.queue.flying
             if over and not self.keep_all:
                 self._delete(one.name)
         for trunk, branches in trunks.items():
-            undecided = not state.searched and any(b.slot not in known for b in branches)
-            if not undecided and not any(b.slot in wanted for b in branches):
+            over = {*ended, *state.dropped}
+            if all(b.slot in over and b.slot not in wanted for b in branches):
                 self._delete(trunk)
 
     def _best(self, cell: Cell) -> tuple[str, int] | None:

@@ -14,7 +14,13 @@ from dcray.errors import ConfigError
 from dcray.search.boxes import Axis, Range, Winners, parse_space
 from dcray.search.ladder import counts_problem
 from dcray.search.space import SHORT, Space, build_space, changes_of, early_rungs
-from dcray.search.study import RecipeConfig, ResourceConfig, SearchConfig, StudyFile
+from dcray.search.study import (
+    PublishedWinner,
+    RecipeConfig,
+    ResourceConfig,
+    SearchConfig,
+    StudyFile,
+)
 from dcray.sections import parse_count
 from dcray.track.points import Cell
 
@@ -38,6 +44,18 @@ class CellWish:
         return self.recipe.search
 
     @property
+    def published(self) -> PublishedWinner | None:
+        """The winner that the study file ships for this cell."""
+        return self.recipe.published.get(f"{self.size}/{self.budget}")
+
+    @property
+    def confirm_seeds(self) -> tuple[int, ...]:
+        """The fresh seeds with which this cell's winner runs again."""
+        chosen = self.recipe.confirm_cells
+        here = chosen is None or f"{self.size}/{self.budget}" in chosen
+        return self.recipe.confirm_seeds if here else ()
+
+    @property
     def inherits(self) -> Cell | None:
         """The cell from whose winner this one starts."""
         if self.recipe.inherit is None:
@@ -45,6 +63,11 @@ class CellWish:
         study, colon, recipe = self.recipe.inherit.partition(":")
         study, recipe = (study, recipe) if colon else (self.cell.study, study)
         return Cell(study, self.cell.size, self.cell.unique_tokens, recipe)
+
+    @property
+    def borrows(self) -> bool:
+        """Whether its space holds the winners of other budgets: it may wait for larger ones."""
+        return any(_budgets(axis) for box in self.boxes for axis in box.values())
 
     @property
     def needs(self) -> list[Cell]:
@@ -87,7 +110,7 @@ class CellWish:
 
     def warnings(self) -> list[str]:
         """What a person should know, though it is allowed."""
-        if any(_budgets(axis) for box in self.boxes for axis in box.values()):
+        if self.borrows:
             return []
         warning = early_rungs(self.space(self.base().num_epochs, {}))
         return [f"{self.where}: {warning}"] if warning else []
@@ -108,8 +131,7 @@ class CellWish:
                 f"{self.where}.confirm_seeds must be fresh: each once, and not the search's seed "
                 f"({self.file.seed}), got {list(seeds)}"
             )
-        open_axes = any(_budgets(axis) for box in self.boxes for axis in box.values())
-        if not problems and not open_axes:
+        if not problems and not self.borrows:
             problems += self._space_problems(self.space(base.num_epochs, {}), search)
         if problems:
             raise ConfigError(problems)

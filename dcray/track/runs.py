@@ -8,7 +8,7 @@ that is left out why.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from dcray.errors import ConfigError, did_you_mean
 from dcray.track.connect import Connection, connect
 from dcray.track.owner import Owner
-from dcray.track.points import FORMAT, Point
+from dcray.track.points import FORMAT, REMARKS, Point
 from dcray.track.rows import Row, newest_complete, row_of, why_unusable
 
 PAGE = 1000
@@ -112,8 +112,20 @@ def curve(directory: Path, run_id: str, *, tracking_uri: str | None = None) -> l
         if getattr(error, "error_code", None) != "RESOURCE_DOES_NOT_EXIST":
             raise
         raise ConfigError(f'RUN must be the id of a run on record, got "{run_id}"') from None
-    keys = [key for key in run.data.metrics if "/" in key]
+    keys = [key for key in run.data.metrics if "/" in key and not key.startswith(REMARKS)]
     return points_of(history(connection, run_id, keys))
+
+
+def curves(
+    directory: Path, run_ids: Iterable[str], key: str, *, tracking_uri: str | None = None
+) -> dict[str, list[tuple[float, float]]]:
+    """{run id: [(epoch, value of the metric `key`)]} by step, for many runs over one connection."""
+    connection = connect(directory, tracking_uri, create=False)
+    found = {}
+    for run_id in run_ids:
+        points = points_of(history(connection, run_id, [key, "progress/epoch"]))
+        found[run_id] = [(p.epoch, p.values[key]) for p in points if key in p.values]
+    return found
 
 
 def points_of(rows: dict[str, dict[int, tuple[float, float]]]) -> list[Point]:

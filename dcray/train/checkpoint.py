@@ -98,7 +98,7 @@ class Checkpoints:
         )
         weights, moments = get_state_dict(model, optimizer)
         state: dict[str, Any] = {"model": weights, "optim": moments}
-        _quietly(
+        quietly(
             state_dict_loader.load, state, checkpoint_id=str(path), no_dist=self.place.mesh is None
         )
         set_state_dict(
@@ -114,7 +114,7 @@ class Checkpoints:
     def load_best(self, model: nn.Module) -> None:
         """Put the best weights into the model."""
         state = {"model": get_model_state_dict(model)}
-        _quietly(
+        quietly(
             state_dict_loader.load,
             state,
             checkpoint_id=str(self.folder / BEST),
@@ -136,7 +136,7 @@ class Checkpoints:
             target.parent.mkdir(parents=True, exist_ok=True)
             _check_space(target.parent, state)
         self.place.barrier()
-        _quietly(
+        quietly(
             state_dict_saver.save,
             state,
             checkpoint_id=str(partial),
@@ -255,7 +255,7 @@ def _settle(folder: Path) -> None:
             aside.rename(target)
 
 
-def _quietly(function: Any, *args: Any, **kwargs: Any) -> None:
+def quietly(function: Any, *args: Any, **kwargs: Any) -> None:
     """Call without warnings; what fails on any rank is raised as itself, not as torch's wrapper.
 
     (CheckpointException is no Exception: it would pass every handler on its way out.)

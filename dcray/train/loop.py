@@ -113,13 +113,14 @@ class _Run:
         if self.new_points:  # restored behind the last step: a dead driver may have missed them
             self.report(self._message(0.0))
         _, loss, bpb = progress.last
-        best_epoch = None
+        best_epoch = stderr = None
         if self.objective.keeps_best and self.checkpoints is not None:
             best_epoch = progress.best_epoch
             self.checkpoints.load_best(self.model)
             final = self._evaluate(self.objective.final(), FINAL_DRAW)
-            loss, bpb = final.loss, final.bpb
-        return self._outcome("complete", val_loss=loss, val_bpb=bpb, best_epoch=best_epoch)
+            loss, bpb, stderr = final.loss, final.bpb, final.stderr
+        found = {"val_loss": loss, "val_loss_stderr": stderr, "val_bpb": bpb}
+        return self._outcome("complete", best_epoch=best_epoch, **found)
 
     def _step(self, step: int, part: Slice, rows: NDArray[Any]) -> None:
         config = self.config

@@ -30,6 +30,7 @@ class Outcome:
     step: int
     seconds: float
     val_loss: float | None = None
+    val_loss_stderr: float | None = None  # by the draws of an objective that draws
     val_bpb: float | None = None
     best_epoch: int | None = None
     reason: str = ""

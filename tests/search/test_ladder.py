@@ -1,4 +1,4 @@
-"""The ladder: one table whatever the order, the concurrency and the restarts; and its exact keep."""
+"""The ladder: one table whatever the order, the concurrency, the restarts; its exact keep."""
 
 import math
 import random
@@ -27,7 +27,7 @@ def truth(seed):
 
 
 def run(decide, loss, *, concurrency, order, stop_after=None, losses=None):
-    """Play a ladder to its end, or until `stop_after` results: the table, and how often each ran."""
+    """Play a ladder to its end, or until `stop_after` starts: the table, and what was begun."""
     losses = dict(losses or {})
     flying, begun = [], []
     while True:

@@ -93,7 +93,9 @@ def test_edges_are_the_ends_of_axes_that_vary():
 
 def test_a_rung_below_a_quarter_of_the_longest_is_warned_of():
     assert early_rungs(space(LISTS)) is None
-    assert "rung 4 lies below a quarter" in early_rungs(space([{"num_epochs": [4, 8, 32]}]))
+    early = {"num_epochs": [4, 8, 32]}
+    assert "rung 4 lies below a quarter" in early_rungs(space([early | {"lr": [1e-3, 3e-3]}]))
+    assert early_rungs(space([early])) is None  # one trunk competes with nobody
 
 
 @pytest.mark.parametrize(
