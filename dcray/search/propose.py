@@ -19,6 +19,7 @@ from dcray.search.ladder import Losses
 from dcray.search.space import Space, Values, value_at
 
 STARTUP = 4  # trunks before a model is asked; Optuna's own default, 10, would leave it no say
+TRIES = 64  # spread-out points that stand in for a wish on ranges whose every nearest is taken
 Wish = Mapping[str, Value]
 
 
@@ -47,7 +48,7 @@ def propose(
             wish = _spread(space, count, seed)
         else:
             wish = _ask(space, sampler, history, found, seed + count)
-        point = space.snap(wish, taken)
+        point = space.snap(wish, taken) or _elsewhere(space, taken, seed)
         if point is None:
             return found
         found.append(point)
@@ -92,6 +93,19 @@ def _spread(space: Space, index: int, seed: int) -> dict[str, Value]:
     return {
         name: value_at(axis, float(u)) for (name, axis), u in zip(axes.items(), unit, strict=True)
     }
+
+
+def _elsewhere(space: Space, taken: Sequence[Values], seed: int) -> Values | None:
+    """A spread-out point of ranges, for a wish that came before; None where none is left.
+
+    A model that presses against the end of a range asks for the same point again. A discrete space
+    has none left where its nearest point is missing: `snap` has looked at them all.
+    """
+    if space.discrete:
+        return None
+    wishes = (_spread(space, len(taken) + extra, seed) for extra in range(TRIES))
+    points = (space.snap(wish, taken) for wish in wishes)
+    return next((point for point in points if point is not None), None)
 
 
 def _ask(

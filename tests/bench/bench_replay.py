@@ -1,0 +1,184 @@
+"""What each search policy costs and misses, replayed over complete tables of two real cells.
+
+    python -m tests.bench.bench_replay [--seeds 14] [--only gp]
+
+The tables (data/mini_cell.csv): 60k parameters on 8k and 16k unique tokens of Python's standard
+library, 35 trunks (lr x tau, from too small to too large), rungs 4, 8 and 16, three seeds. Made by
+
+    dcray prepare stdlib --out stdlib --tokenizer bpe:512 --budgets 8k,16k --val-tokens 51201
+    for seed in 42 1 2; do
+      sed "s/seed = 42/seed = $seed/" tests/bench/data/mini_cell.toml > cell.toml
+      dcray search cell.toml --corpus stdlib --dir runs
+    done
+    python -m tests.bench.bench_replay --write-from runs
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+from collections.abc import Iterable, Iterator
+from functools import partial
+from itertools import chain, product
+from pathlib import Path
+
+from tests.bench.replay import (
+    DATA,
+    Played,
+    Table,
+    last_loss,
+    play_asha,
+    play_cohort,
+    play_generations,
+    read_tables,
+    sub_grids,
+)
+
+NINE_FIVE_THREE = (1, 0.56, 0.34)
+NINE_THREE_ONE = (1, 0.34, 0.12)
+MAIN = 16_000  # unique tokens of the cell that is searched; the other one is its neighbor
+HEAD = """\
+# Validation loss (nats per token) of every trunk at every rung: dcray search of mini_cell.toml.
+# 60k parameters, T = 128, batch 8, 400 validation rows; corpus: source of {revision}'s standard
+# library, bpe:512. tests/bench/bench_replay.py has the commands and reads it.
+"""
+COLUMNS = "unique_tokens,lr,tau,weight_decay,num_epochs,seed,val_loss"
+
+
+def main() -> None:
+    """Print one line a policy; or write the tables from a record."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=14, help="of a sampler, for each table")
+    parser.add_argument("--only", default="", metavar="WORD", help="policies named so")
+    parser.add_argument("--write-from", type=Path, metavar="DIR", help="write the tables' file")
+    arguments = parser.parse_args()
+    if arguments.write_from:
+        write_tables(arguments.write_from)
+        return
+    tables = read_tables()
+    main_tables = [table for table in tables if table.unique_tokens == MAIN]
+    print_noise(main_tables)
+    print(f"\n{'':44}  tokens / separate   regret in nats, median (p90)")
+    print(f"{'policy':44}  own     whole      in its own trunks   in the table    plays")
+    cold, warm = policies(main_tables, arguments.seeds), warm_starts(tables, arguments.seeds)
+    for name, plays in chain(cold, warm):
+        if arguments.only in name:
+            print_row(name, list(plays))
+
+
+def policies(tables: list[Table], seeds: int) -> Iterator[tuple[str, Iterable[Played]]]:
+    """Every policy that starts cold."""
+    keeps = {"9/5/3": NINE_FIVE_THREE, "9/3/1": NINE_THREE_ONE, "all to the end": (1,)}
+    for label, keep in keeps.items():
+        yield f"grid of 35, {label}", (play_cohort(t, t.trunks, keep) for t in tables)
+    for label, keep in keeps.items():
+        yield (
+            f"grids of 3 x 3, {label}",
+            (play_cohort(t, grid, keep) for t in tables for grid in sub_grids(t, 3)),
+        )
+    every = list(product(tables, range(seeds)))
+    for number in (9, 12, 35):
+        yield (
+            f"stock ASHA, {number} at random",
+            (play_asha(t, shuffled(t, seed)[:number], seed=seed) for t, seed in every),
+        )
+    for number, share in product((9, 12), (1.0, 0.5)):
+        play = partial(play_generations, sampler="random", number=number, size=2, share=share)
+        label = "to the end" if share == 1 else "generations of 2"
+        yield f"random {number}, {label}", (play(t, seed=seed) for t, seed in every)
+    for sampler, number, size in product(("gp", "tpe"), (9, 12), (1, 2, 3)):
+        play = partial(play_generations, sampler=sampler, number=number, size=size, share=0.5)
+        label = f"{sampler} {number}, generations of {size}"
+        yield label, (play(t, seed=seed) for t, seed in every)
+        if size == 2:
+            yield (
+                f"{label}, told the last loss",
+                (play(t, seed=seed, value=last_loss) for t, seed in every),
+            )
+
+
+def warm_starts(tables: list[Table], seeds: int) -> Iterator[tuple[str, Iterable[Played]]]:
+    """Searches that start from the winner of the other cell: its lr and tau."""
+    pairs = [(a, b) for a, b in product(tables, tables) if a.unique_tokens != b.unique_tokens]
+    for number in (2, 3, 4, 6):
+        yield (
+            f"warm grid, {number} nearest",
+            (play_cohort(b, nearest(b, a, number), NINE_FIVE_THREE) for a, b in pairs),
+        )
+    for number in (2, 3, 4, 6):
+        yield f"warm gp {number}, generations of 2", (
+            play_generations(
+                b, "gp", number=number, size=2, share=0.5, seed=seed,
+                first=[dict(a.winner().values)],
+            )
+            for a, b in pairs
+            for seed in range(max(1, seeds // 6))
+        )  # fmt: skip
+
+
+def nearest(table: Table, source: Table, number: int) -> list:
+    """The trunks of a table nearest to the winner of another, as search.trunks chooses them."""
+    chosen: list = []
+    while len(chosen) < number:
+        chosen.append(table.space.snap(dict(source.winner().values), chosen))
+    return [trunk for trunk in table.trunks if trunk.values in chosen]
+
+
+def shuffled(table: Table, seed: int) -> list:
+    """The trunks of a table in a random order."""
+    return random.Random(seed).sample(table.trunks, len(table.trunks))
+
+
+def print_row(name: str, plays: list[Played]) -> None:
+    """Mean costs, and regret by median and 90th percentile."""
+    own = statistics.mean(play.share_of_own for play in plays)
+    whole = statistics.mean(play.share_of_table for play in plays)
+    regrets = [[p.regret_in_own for p in plays], [p.regret for p in plays]]
+    in_own, in_table = (f"{statistics.median(r):.4f} ({quantile(r, 0.9):.4f})" for r in regrets)
+    print(
+        f"{name:44}  {own:.3f}   {whole:.3f}      {in_own}     {in_table}   {len(plays):4}",
+        flush=True,
+    )
+
+
+def print_noise(tables: list[Table]) -> None:
+    """Who wins at each seed, and how far two seeds lie apart near there."""
+    for table in tables:
+        values, epochs = min(table.losses, key=table.losses.__getitem__)
+        point = ", ".join(f"{name} {value:g}" for name, value in values)
+        print(f"seed {table.seed}: best {table.best:.4f} at {point}, {epochs} epochs")
+    top = sorted(tables[0].losses, key=lambda point: sum(t.losses[point] for t in tables))[:10]
+    spread = statistics.mean(statistics.pstdev(t.losses[point] for t in tables) for point in top)
+    print(f"standard deviation over seeds at the ten best points: {spread:.4f} nats")
+
+
+def quantile(values: list[float], share: float) -> float:
+    """The value below which `share` of them lie."""
+    return sorted(values)[min(int(share * len(values)), len(values) - 1)]
+
+
+def write_tables(directory: Path) -> None:
+    """The complete tables of the record in `directory`, as data/mini_cell.csv."""
+    import platform
+
+    from dcray.track.runs import results
+
+    rows = sorted(
+        (
+            row.unique_tokens, row.seed, row.lr, float(f"{row.tau:.2g}"), row.num_epochs,
+            row.weight_decay, row.val_loss,
+        )
+        for row in results(directory, study="mini_cell").rows
+    )  # fmt: skip
+    lines = [
+        f"{tokens},{lr:g},{tau:g},{decay:g},{epochs},{seed},{loss:.4f}\n"
+        for tokens, seed, lr, tau, epochs, decay, loss in rows
+    ]
+    head = HEAD.format(revision=f"Python {platform.python_version()}")
+    DATA.write_text(f"{head}{COLUMNS}\n{''.join(lines)}")
+    print(f"{len(lines)} rows written to {DATA}")
+
+
+if __name__ == "__main__":
+    main()
