@@ -75,23 +75,24 @@ def _kernel() -> Any:
         target = tl.load(targets + row)
         chosen = tl.load(base + target).to(tl.float32)
         offsets = tl.arange(0, COLUMNS)
-        tops = tl.full((COLUMNS,), -float("inf"), tl.float32)
+        top = -float("inf")  # in units of ln 2, as all below: exp2 is the hardware's
         sums = tl.zeros((COLUMNS,), tl.float32)
         for start in tl.range(0, vocab_size, COLUMNS):
             columns = start + offsets
             x = tl.load(base + columns, mask=columns < vocab_size, other=-float("inf"))
-            new = tl.maximum(tops, x.to(tl.float32))
-            sums = sums * tl.exp(tops - new) + tl.exp(x.to(tl.float32) - new)
-            tops = new
-        top = tl.max(tops, 0)
-        total = tl.sum(sums * tl.exp(tops - top), 0)
-        tl.store(nats + row, tl.log(total) + top - chosen)
+            x = x.to(tl.float32) * 1.4426950408889634
+            new = tl.maximum(top, tl.max(x, 0))
+            sums = sums * tl.exp2(top - new) + tl.exp2(x - new)
+            top = new
+        log_sum = top + tl.log2(tl.sum(sums, 0))
+        tl.store(nats + row, log_sum * 0.6931471805599453 - chosen)
         for start in tl.range(0, width, COLUMNS):
             columns = start + offsets
             x = tl.load(base + columns, mask=columns < vocab_size, other=-float("inf"))
-            gradient = tl.exp(x.to(tl.float32) - top) / total - tl.where(
-                columns == target, 1.0, 0.0
-            )
-            tl.store(base + columns, gradient.to(logits.dtype.element_ty), mask=columns < width)
+            p = tl.exp2(x.to(tl.float32) * 1.4426950408889634 - log_sum)
+            tl.store(base + columns, p.to(logits.dtype.element_ty), mask=columns < width)
+        tl.debug_barrier()  # the target's own comes last
+        p = tl.exp2(chosen * 1.4426950408889634 - log_sum)
+        tl.store(base + target, (p - 1).to(logits.dtype.element_ty))
 
     return nats_and_gradient

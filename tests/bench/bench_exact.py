@@ -27,13 +27,14 @@ from dcray.train.step import accumulate
 from tests.bench.bench_gpu import MASK_ID, VOCAB_SIZE
 
 PLACE = Place(torch.device("cuda", 0))
-STEPS, T = 200, 2048
+STEPS, T = 200, 1024
 
 
 def configuration(tokens: np.ndarray, **changes: Any) -> RunConfig:
     base = {
         "size": "72m",
         "data.unique_tokens": len(tokens),
+        "data.seq_len": T,
         "batch_size": 16,
         "num_epochs": 20,
         "runtime.device": "cuda",
@@ -91,7 +92,7 @@ def errors(found: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]) -> l
 def main(path: str) -> None:
     tokens = np.fromfile(path, dtype=np.uint16)
     torch.backends.cuda.matmul.allow_tf32 = False
-    fast = {o: curve(configuration(tokens, objective=o), tokens, 16) for o in ("ar", "mir")}
+    fast = {o: curve(configuration(tokens, objective=o), tokens, 16) for o in ("ar",)}
     rows = np.asarray(cut_rows(tokens, T, T)[:2])
     by_fast = gradient(configuration(tokens, objective="mir"), rows)
     plain_attention()
