@@ -19,7 +19,6 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-
 CUDNN_DTYPES = (torch.bfloat16, torch.float16)
 CUDNN_HEAD_DIMS = (64, 128)
 

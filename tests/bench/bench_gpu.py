@@ -22,7 +22,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 import torch.distributed as dist
-
 from numpy.typing import NDArray
 
 from dcray.config import RunConfig, override

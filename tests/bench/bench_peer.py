@@ -3,10 +3,10 @@
     python -m tests.bench.bench_peer ../dc_pretrain train-00000.bin 72m:ar 72m:mir
 
 CHECKOUT is a clone of github.com/yixinw-lab/dc_pretrain; nothing of it is kept here. Its model, its
-optimizer and its mask sampler are its own code; the step is its loop (train4_diffusionauxiliary) line
-by line: micro-batches of 16 rows (8 at 1.4b), a forward and backward pass for each term, `.item()`
-after each, whole-model compile, synchronized steps. Its FlashAttention-3 comes from a hub; without it
-the windows of its short layers are dense masks.
+optimizer and its mask sampler are its own code; the step is its loop (train4_diffusionauxiliary):
+micro-batches of 16 rows (8 at 1.4b), a forward and backward pass for each term, `.item()` after
+each, whole-model compile, synchronized steps. Its FlashAttention-3 comes from a hub; without it the
+windows of its short layers are dense masks.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def released(name: str, source: Path, names: dict[str, Any]) -> Any:
     """A class of a file that cannot be imported without running it."""
     tree = ast.parse(source.read_text(encoding="utf-8"))
     (found,) = (n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == name)
-    exec(compile(ast.Module([found], []), str(source), "exec"), names)  # noqa: S102
+    exec(compile(ast.Module([found], []), str(source), "exec"), names)
     return names[name]
 
 
