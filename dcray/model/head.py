@@ -26,7 +26,8 @@ def head_nats(x: Tensor, weight: Tensor, targets: Tensor, vocab_size: int) -> Te
     x (B, T, D), weight (V_padded, D) in x's dtype; the nats are at least float32.
     """
     if x.is_cuda and x.dtype in HALVES:
-        nats: Tensor = _HeadNats.apply(x.flatten(0, 1), weight, targets.reshape(-1), vocab_size)
+        apply: Any = _HeadNats.apply
+        nats: Tensor = apply(x.flatten(0, 1), weight, targets.reshape(-1), vocab_size)
         return nats.view(targets.shape).clone()  # FSDP2 hooks the output: it must be no view
     return target_nats(F.linear(x, weight), targets, vocab_size)
 
@@ -56,7 +57,7 @@ class _HeadNats(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
         x, weight, by_logit = ctx.saved_tensors
         of_row = grad[:, None].to(x.dtype)
         return (by_logit @ weight) * of_row, by_logit.T @ (x * of_row), None, None
@@ -68,7 +69,7 @@ def _kernel() -> Any:
     import triton
     import triton.language as tl
 
-    @triton.jit
+    @triton.jit  # type: ignore[untyped-decorator]
     def nats_and_gradient(logits, targets, nats, width, vocab_size, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
         row = tl.program_id(0).to(tl.int64)
         base = logits + row * width

@@ -167,5 +167,6 @@ class Transformer(nn.Module):
         assert y is not None
         x = self.norm(x + y)
         if targets is None:
-            return self.head(x)
+            logits: Tensor = self.head(x)
+            return logits
         return head_nats(x, self.head.weight.to(x.dtype), targets, self.vocab_size)

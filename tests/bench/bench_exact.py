@@ -103,18 +103,20 @@ def main(path: str) -> None:
         configuration(tokens, objective="mir", **PLAIN | {"runtime.precision": "bfloat16"}), rows
     )
     ours, plain = errors(by_fast, by_64), errors(by_16, by_64)
+    ratio = max(o / p for o, p in zip(ours, plain, strict=True))
     print(
-        f"gradient by parameter against float64, relative: fast median {np.median(ours):.2e}, largest "
-        f"{max(ours):.2e}; plain bfloat16 median {np.median(plain):.2e}, largest {max(plain):.2e}; "
-        f"largest ratio {max(o / p for o, p in zip(ours, plain, strict=True)):.2f}",
+        "gradient against float64, relative, by parameter: "
+        f"fast median {np.median(ours):.2e}, largest {max(ours):.2e}; "
+        f"plain bfloat16 median {np.median(plain):.2e}, largest {max(plain):.2e}; "
+        f"largest ratio {ratio:.2f}",
         flush=True,
     )
     for name, losses in fast.items():
         slow = curve(configuration(tokens, objective=name, **PLAIN), tokens, 8)
         gap = np.abs(losses - slow)
         print(
-            f"{name}: {STEPS} steps, loss {slow[0]:.3f} to {slow[-1]:.3f}; gap largest {gap.max():.4f}, "
-            f"mean {gap.mean():.4f} nats",
+            f"{name}: {STEPS} steps, loss {slow[0]:.3f} to {slow[-1]:.3f}; gap "
+            f"largest {gap.max():.4f}, mean {gap.mean():.4f} nats",
             flush=True,
         )
 

@@ -3,11 +3,11 @@
     python -m tests.bench.bench_gpu 72m:ar 72m:mir 257m:ar:32 --seconds 12
     torchrun --nproc-per-node 2 -m tests.bench.bench_gpu 257m:ar      the same over FSDP2
 
-Each case is the product's own loop (`dcray.train.loop.train`, no Ray) on the paper's rows and batch,
-random tokens, dropout on. Said of each: tokens/s (median of the reports after the warm-up, all
-devices together) and their spread, exact-causal MFU, peak memory beside the estimate of
-`dcray.train.cost`, seconds to the first step, the share of the time in which the loop waited for
-rows. MICRO left out: the micro-batch that the estimate picks.
+Each case is the product's own loop (`dcray.train.loop.train`, no Ray) on the paper's rows and
+batch, dropout on; give --tokens: a card that is short of power runs slower on random ones. Said of
+each: tokens/s (median of the reports after the warm-up, all devices together) and their spread,
+exact-causal MFU, peak memory beside the estimate of `dcray.train.cost`, seconds to the first step,
+the share of the time in which the loop waited for rows. MICRO left out: the estimate picks it.
 """
 
 from __future__ import annotations

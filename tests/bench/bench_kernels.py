@@ -311,7 +311,7 @@ def loss() -> None:
         padding = float(other[:, vocab_size:].abs().max())
         took = seconds(lambda run=run: run(other, targets, vocab_size))
         print(
-            f"{name:24s} {took * 1e3:.3f} ms, {moved / took / 1e12:.2f} TB/s of read once, written once; "
+            f"{name:24s} {took * 1e3:.3f} ms, {moved / took / 1e12:.2f} TB/s in and out; "
             f"errors {errors[0]:.1e} {errors[1]:.1e}, padding {padding}",
             flush=True,
         )

@@ -1,4 +1,4 @@
-"""The paper's released trainer on this card: python -m tests.bench.bench_peer CHECKOUT TOKENS.bin CASE
+"""The paper's released trainer on this card: python -m tests.bench.bench_peer CHECKOUT TOKENS CASE
 
     python -m tests.bench.bench_peer ../dc_pretrain train-00000.bin 72m:ar 72m:mir
 
