@@ -159,21 +159,6 @@ def triton_losses() -> dict[str, Any]:
     import triton.language as tl
 
     @triton.jit
-    def whole(logits, targets, nats, width, vocab_size, BLOCK: tl.constexpr):
-        row = tl.program_id(0).to(tl.int64)
-        base = logits + row * width
-        target = tl.load(targets + row)
-        chosen = tl.load(base + target).to(tl.float32)
-        columns = tl.arange(0, BLOCK)
-        x = tl.load(base + columns, mask=columns < vocab_size, other=-float("inf"))
-        top = tl.max(x, 0).to(tl.float32)
-        e = tl.exp(x.to(tl.float32) - top)
-        total = tl.sum(e, 0)
-        tl.store(nats + row, tl.log(total) + top - chosen)
-        grad = e * (1 / total) - tl.where(columns == target, 1.0, 0.0)
-        tl.store(base + columns, grad.to(tl.bfloat16), mask=columns < width)
-
-    @triton.jit
     def looped(logits, targets, nats, width, vocab_size, BLOCK: tl.constexpr):
         row = tl.program_id(0).to(tl.int64)
         base = logits + row * width
@@ -233,61 +218,20 @@ def triton_losses() -> dict[str, Any]:
         tl.debug_barrier()
         tl.store(base + target, (tl.exp2(chosen * 1.4426950408889634 - shift) - 1).to(tl.bfloat16))
 
-    @triton.jit
-    def few(logits, targets, nats, num_rows, width, vocab_size, BLOCK: tl.constexpr):
-        offsets = tl.arange(0, BLOCK)
-        for number in range(tl.program_id(0), num_rows, tl.num_programs(0)):
-            row = number.to(tl.int64)
-            base = logits + row * width
-            target = tl.load(targets + row)
-            chosen = tl.load(base + target).to(tl.float32)
-            tops = tl.full((BLOCK,), -float("inf"), tl.float32)
-            totals = tl.zeros((BLOCK,), tl.float32)
-            for start in tl.range(0, vocab_size, BLOCK):
-                columns = start + offsets
-                x = tl.load(base + columns, mask=columns < vocab_size, other=-float("inf"))
-                new = tl.maximum(tops, x.to(tl.float32))
-                totals = totals * tl.exp(tops - new) + tl.exp(x.to(tl.float32) - new)
-                tops = new
-            top = tl.max(tops, 0)
-            total = tl.sum(totals * tl.exp(tops - top), 0)
-            tl.store(nats + row, tl.log(total) + top - chosen)
-            scale = 1 / total
-            for start in tl.range(0, width, BLOCK):
-                columns = start + offsets
-                x = tl.load(base + columns, mask=columns < vocab_size, other=-float("inf"))
-                grad = tl.exp(x.to(tl.float32) - top) * scale
-                grad -= tl.where(columns == target, 1.0, 0.0)
-                tl.store(base + columns, grad.to(tl.bfloat16), mask=columns < width)
-
-    def launch(kernel: Any, block: int, warps: int, per_sm: int = 0) -> Callable[..., Tensor]:
+    def launch(kernel: Any, block: int, warps: int) -> Callable[..., Tensor]:
         def run(logits: Tensor, targets: Tensor, vocab_size: int) -> Tensor:
-            nats, n = torch.empty(len(logits), device="cuda"), len(logits)
-            size = (n, logits.shape[1]) if per_sm else (logits.shape[1],)
-            kernel[(132 * per_sm or n,)](
-                logits, targets, nats, *size, vocab_size, BLOCK=block, num_warps=warps
+            nats = torch.empty(len(logits), device="cuda")
+            kernel[(len(logits),)](
+                logits, targets, nats, logits.shape[1], vocab_size, BLOCK=block, num_warps=warps
             )
             return nats
 
         return run
 
-    found = {"triton loop 8192/16": launch(looped, 8192, 16)}
-    found["triton single 8192/16"] = launch(single, 8192, 16)
-    for per_sm, block, warps in (
-        (1, 8192, 32),
-        (1, 16384, 32),
-        (2, 8192, 16),
-        (2, 16384, 16),
-        (3, 8192, 16),
-        (2, 4096, 16),
-        (4, 8192, 16),
-        (3, 8192, 8),
-        (4, 4096, 8),
-        (4, 8192, 8),
-        (6, 4096, 8),
-        (2, 8192, 32),
-    ):
-        found[f"triton few {per_sm} {block}/{warps}"] = launch(few, block, warps, per_sm)
+    found = {}
+    for block, warps in ((2048, 4), (4096, 8), (8192, 8), (8192, 16), (16384, 16)):
+        found[f"triton two exponentials {block}/{warps}"] = launch(looped, block, warps)
+        found[f"triton one exponential {block}/{warps}"] = launch(single, block, warps)
     return found
 
 
