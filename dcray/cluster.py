@@ -1,11 +1,13 @@
 """The Ray that a command runs on: the user's cluster where one is named, else a private one.
 
 A private cluster is ours to configure: loopback on every port, no token file, no usage statistics,
-a silent screen. A cluster that the user names (RAY_ADDRESS, or a job's own) is only joined.
+a silent screen. A cluster that the user names (RAY_ADDRESS, or a job's own) is only joined, and
+what cannot be joined is refused within half a minute.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import signal
@@ -20,6 +22,7 @@ import psutil
 
 from dcray import plugins
 from dcray.errors import ConfigError
+from dcray.named import LOOPBACK_SWITCH, check_answers, in_job, named_address, on_loopback_alone
 
 PREFIX = "dcray-"
 QUIET = {  # defaults only: what the user has set stays
@@ -37,7 +40,7 @@ QUIET = {  # defaults only: what the user has set stays
     "TOKENIZERS_PARALLELISM": "false",
 }
 PRIVATE = {  # a cluster of ours alone
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # puts every port on 127.0.0.1, on Linux too
+    LOOPBACK_SWITCH: "0",
     "RAY_AUTH_MODE": "disabled",  # else ray.init writes ~/.ray/auth_token
     "RAY_worker_niceness": "0",  # Ray's 15 makes a step on a busy machine 1.5 times as long
 }
@@ -55,34 +58,70 @@ def ray_cluster(*, num_cpus: int | None = None, logs: Path | None = None) -> Ite
 
     A private cluster offers `num_cpus` CPUs (None: this machine's). It is gone at the end; its logs
     are moved to `logs` when the block ends with an exception.
+    Raises ConfigError where the named cluster cannot be joined.
     """
     set_environment()
-    if "RAY_ADDRESS" not in os.environ:
+    address = named_address()
+    if address is None:
         for name, value in PRIVATE.items():
             os.environ.setdefault(name, value)
+    elif on_loopback_alone(address):
+        os.environ.setdefault(LOOPBACK_SWITCH, "0")
     import ray
 
+    _hush()
     for module in plugins.file_modules():
         ray.cloudpickle.register_pickle_by_value(module)
     if ray.is_initialized():
         yield
         return
-    if "RAY_ADDRESS" in os.environ:
+    with _private(num_cpus, logs) if address is None else _joined(address):
+        yield
+
+
+def _hush() -> None:
+    """Ray's own words go to its logs alone.
+
+    It prints its errors among our results, on the standard output, whatever log_to_driver says.
+    """
+    from ray._private import worker
+
+    worker.print_to_stdstream = lambda *_, **__: None
+
+
+@contextmanager
+def _joined(address: str) -> Iterator[None]:
+    """The named cluster, which stays as it is; its workers import this very dcray.
+
+    A job's workers have theirs as the job has: from its working_dir, or from their machine.
+    """
+    import ray
+
+    carried = None
+    if not in_job():
+        check_answers(address)
+        carried = {"py_modules": [str(Path(__file__).parent)]}
+    with signals_wait():
+        ray.init(runtime_env=carried, logging_level="error", log_to_driver=False)
+    try:
+        yield
+    finally:
         with signals_wait():
-            ray.init(logging_level="error", log_to_driver=False)
-        try:
-            yield
-        finally:
-            with signals_wait():
-                ray.shutdown()
-        return
+            ray.shutdown()
+
+
+@contextmanager
+def _private(num_cpus: int | None, logs: Path | None) -> Iterator[None]:
+    """A Ray of our own on loopback, in a folder of its own."""
+    import ray
+
     _clear_dead_sessions()
     folder = tempfile.mkdtemp(
         prefix=f"{PREFIX}{os.getpid()}-"
     )  # short: a socket's path has 107 bytes
     try:
         try:
-            with signals_wait():
+            with signals_wait(), _daemons_apart():
                 ray.init(
                     address="local",
                     num_cpus=num_cpus,
@@ -103,6 +142,23 @@ def ray_cluster(*, num_cpus: int | None = None, logs: Path | None = None) -> Ite
                 ray.shutdown()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _daemons_apart() -> Iterator[None]:
+    """Ray's daemons start in process groups of their own.
+
+    A signal to the whole group (`timeout`, `kill %1`) then reaches the driver alone, which saves
+    and ends them. They end with the driver however it dies: the kernel sees to that.
+    """
+    from ray._private import services
+
+    popen = services.ConsolePopen
+    services.ConsolePopen = functools.partial(popen, process_group=0)
+    try:
+        yield
+    finally:
+        services.ConsolePopen = popen
 
 
 @contextmanager

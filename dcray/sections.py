@@ -24,6 +24,7 @@ from pydantic import (
 from dcray import plugins
 from dcray.errors import ConfigError, did_you_mean
 
+ABSURD_NATS = 100.0  # no language model is worse: a uniform one over 2^144 ids would be
 COUNT_UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}
 
 

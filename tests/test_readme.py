@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from ray.dashboard.modules.job.cli import job_cli_group
 from typer.testing import CliRunner
 
 from dcray import plugins
@@ -13,11 +14,12 @@ from dcray.cli import app
 from dcray.cli.prepare import _counts, _options
 from dcray.cli.train import _config
 from dcray.sources import parse
+from tests.jobs.submitter import submit
 from tests.support import VOCAB_SIZE, run_tiny, tiny_config
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-CHEAP = ("--version", "sizes", "--dry-run")  # the others need a corpus, a network or minutes
+CHEAP = ("--version", "sizes", "plan", "--dry-run")  # others need a corpus, a network, minutes
 
 
 def blocks(language):
@@ -33,6 +35,13 @@ COMMANDS = sorted(
         if Path((words := shlex.split(part))[0]).name == "dcray"
     }
 )
+JOBS = sorted(
+    {
+        tuple(shlex.split(line))
+        for line in LINES
+        if ("jobs/" in line or "srun" in line) and not line.startswith("dcray")
+    }
+)
 GROUP = typer.main.get_command(app)
 
 
@@ -42,6 +51,7 @@ def beside(tmp_path, monkeypatch):
     for language in ("toml", "python"):
         for block in blocks(language):
             Path(tmp_path, block.splitlines()[0].removeprefix("# ")).write_text(block)
+    Path(tmp_path, "jobs").symlink_to(ROOT / "jobs")
     Path(tmp_path, "losses.csv").write_text("num_params,unique_tokens,val_loss\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(plugins.FILES_VARIABLE, "")
@@ -57,6 +67,36 @@ def parsed(words):
         plugins.use_file(path)
     command = GROUP.commands[words[at]]
     return words[at], command.make_context(words[at], list(words[at + 1 :])).params
+
+
+def of_job(words):
+    """The words after `dcray` of a line that sends a job, or runs a command on a cluster."""
+    if words[0] == "srun":
+        (inner,) = (word for word in words if "symmetric-run" in word)
+        words = shlex.split(inner)
+        return words[words.index("dcray") + 1 :]
+    at = next(i for i, word in enumerate(words) if word.startswith("jobs/"))
+    if words[at] == "jobs/submit.py":
+        given = submit.parser().parse_args(words[at + 1 :])
+        return [given.command, *given.words]
+    return [Path(words[at]).stem, *words[at + 1 :]]
+
+
+@pytest.mark.parametrize("words", JOBS, ids=" ".join)
+def test_a_line_for_a_cluster_is_understood(words, beside):
+    """Files exist; Ray takes its own options; the command after them is one of dcray's."""
+    for word in words:
+        if word.startswith("jobs/"):
+            assert (ROOT / word).is_file()
+    if words[0] == "kubectl" or words[:2] in {("ray", "up"), ("ray", "down"), ("ray", "dashboard")}:
+        return
+    if words[0] == "ray":
+        job_cli_group.commands["submit"].make_context("submit", list(words[3:]))
+    command = of_job(words)
+    assert command[0] in submit.COMMANDS
+    if command[0] in GROUP.commands:
+        name, given = parsed(command)
+        assert name != "train" or _config(given["items"], given["workers"]).num_steps > 0
 
 
 def test_there_are_commands_to_test():

@@ -102,10 +102,15 @@ def test_kill_9_and_the_same_command(dcray, tiny_corpus, tmp_path, whole):
 
 @pytest.mark.parametrize(
     "how",
-    ["ctrl-c", "sigterm", pytest.param("sigint to the driver alone", marks=pytest.mark.slow)],
+    [
+        "ctrl-c",
+        "sigterm to the group",
+        pytest.param("sigterm", marks=pytest.mark.slow),
+        pytest.param("sigint to the driver alone", marks=pytest.mark.slow),
+    ],
 )
 def test_stopped_and_the_same_command(dcray, tiny_corpus, tmp_path, whole, how):
-    """A terminal's Ctrl-C reaches the whole process group, Ray's processes too."""
+    """A terminal's Ctrl-C, or `timeout`, reaches the whole process group: Ray stands apart."""
     directory = tmp_path / "runs"
     child = start(words(tiny_corpus, directory, *LONG), tmp_path)
     try:
@@ -113,6 +118,8 @@ def test_stopped_and_the_same_command(dcray, tiny_corpus, tmp_path, whole, how):
         processes = family(child)
         if how == "ctrl-c":
             os.killpg(child.pid, signal.SIGINT)
+        elif how == "sigterm to the group":
+            os.killpg(child.pid, signal.SIGTERM)
         else:
             child.send_signal(signal.SIGTERM if how == "sigterm" else signal.SIGINT)
         out, err = child.communicate(timeout=60)

@@ -15,11 +15,18 @@ from typing import Annotated
 import typer
 
 from dcray import __version__, cluster
+from dcray.cli.analyze import analyze
 from dcray.cli.console import BAD_INPUT, STOPPED, err, naming, out
+from dcray.cli.eval import eval
+from dcray.cli.export import export
 from dcray.cli.fit import fit, reproduce
+from dcray.cli.gap import gap
+from dcray.cli.plan import plan
 from dcray.cli.prepare import prepare
 from dcray.cli.quickstart import quickstart
+from dcray.cli.search import search
 from dcray.cli.sizes import sizes
+from dcray.cli.status import status
 from dcray.cli.train import train
 from dcray.errors import ConfigError
 
@@ -31,13 +38,16 @@ PACKAGES = (
     "optuna",
     "numpy",
     "scipy",
+    "matplotlib",
     "pyarrow",
     "tokenizers",
     "tiktoken",
+    "lm-eval",
+    "transformers",
 )
 EXIT_CODES = (
     "Exit codes: 0 done; 1 nothing usable came out; 2 bad input; 3 stopped by Ctrl-C or SIGTERM, "
-    "run the same command again to go on; 4 finished with failed runs."
+    "run the same command again to go on; 4 finished with failed runs or cells."
 )
 
 app = typer.Typer(
@@ -51,7 +61,14 @@ app = typer.Typer(
 app.command(epilog=EXIT_CODES)(quickstart)
 app.command(epilog=EXIT_CODES, cls=naming("sources"))(prepare)
 app.command(epilog=EXIT_CODES, cls=naming("objectives"))(train)
+app.command(epilog=EXIT_CODES)(search)
+app.command(epilog=EXIT_CODES)(plan)
+app.command(epilog=EXIT_CODES)(status)
 app.command()(sizes)
+app.command(epilog=EXIT_CODES)(eval)
+app.command(epilog=EXIT_CODES)(gap)
+app.command(epilog=EXIT_CODES)(export)
+app.command(epilog=EXIT_CODES)(analyze)
 app.command()(fit)
 app.command()(reproduce)
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dcray.cli.console import NOTHING
+from dcray.cli.console import NOTHING, err
+
+if TYPE_CHECKING:
+    from dcray.fit.answer import Answer
 
 Grid = Annotated[
     Path,
@@ -31,6 +34,9 @@ Predict = Annotated[
     list[str] | None, typer.Option(help="num_params=3b,unique_tokens=400m[,num_epochs=16]")
 ]
 Seed = Annotated[int, typer.Option(help="of the resampling")]
+Figures = Annotated[
+    Path | None, typer.Option(help="a folder for the figures, as PNG and SVG", metavar="DIR")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="print one JSON document")]
 Theory = Annotated[bool, typer.Option("--theory", help="also check the appendix numerically")]
 
@@ -44,6 +50,7 @@ def fit(
     bootstrap: Bootstrap = 0,
     predict: Predict = None,
     seed: Seed = 0,
+    figures: Figures = None,
     as_json: AsJson = False,
 ) -> None:
     """Fit scaling laws to a grid of losses: what is a recipe worth in unique data?
@@ -53,6 +60,8 @@ def fit(
     dcray fit losses.csv --baseline ar --recipe mir
 
     dcray fit losses.csv --laws softq,chinchilla --bootstrap 1000 --hold-out unique_tokens=400m
+
+    dcray fit losses.csv --figures figures
     """
     from dcray.fit import answer as answers
     from dcray.fit.grid import read_csv
@@ -67,12 +76,33 @@ def fit(
         seed=seed,
     )
     found = answers.answer(read_csv(grid), question)
+    if figures is not None:
+        _draw(found, figures)
     if as_json:
-        print(json.dumps(answers.as_json(found), indent=1, allow_nan=False))
+        from dcray.fit.as_json import as_json as plain
+
+        print(json.dumps(plain(found), indent=1, allow_nan=False))
     else:
         from dcray.fit.text import answer_text
 
         print(answer_text(found))
+
+
+def _draw(found: Answer, folder: Path) -> None:
+    """Every figure of the answer into the folder; why others are not there, on the error stream."""
+    from dcray.errors import ConfigError
+    from dcray.report.figures import of_answer, save_all
+
+    pictures, absent = of_answer(found)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        save_all(pictures, folder)
+    except OSError as error:
+        raise ConfigError(
+            f"--figures must be a folder that can be written, got {folder} ({error.strerror})"
+        ) from None
+    for name, reason in absent.items():
+        err.print(f"no figure {name}: {reason}", markup=False)
 
 
 def reproduce(theory: Theory = False, as_json: AsJson = False) -> None:

@@ -1,72 +1,139 @@
-"""`dcray quickstart`: from nothing to two trained models on real text, in minutes."""
+"""`dcray quickstart`: from nothing to a whole study on real text and its page, in minutes."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dcray.cli.console import out
-from dcray.cli.train import DirOption, QuietOption, exit_code, print_results, run_all
+from dcray.cli.console import DONE, SOME_FAILED, out
+from dcray.cli.search import address_line, exit_code, run_search
+from dcray.cli.train import DirOption, QuietOption
 
 if TYPE_CHECKING:
-    from dcray.config import RunConfig
     from dcray.corpus.record import Manifest
+    from dcray.search.grid import Study
+    from dcray.search.standing import CellLine
 
-SIZE, BUDGET = "226k", 32_000
 BUDGETS, VAL_TOKENS = (16_000, 32_000, 64_000), 51_201
 CORPUS = "quickstart-corpus"
+STUDY = "quickstart"
+
+StudyOption = Annotated[
+    str, typer.Option("--study", help="Another study file, of the same three budgets.")
+]
 
 
 def quickstart(
+    study: StudyOption = STUDY,
     directory: DirOption = Path("dcray-runs"),
     quiet: QuietOption = False,
 ) -> None:
-    """Prepare this Python's own library as a corpus; train one AR and one MIR model on it.
+    """A study of this Python's own library: corpus, searches, analysis, page; in about six minutes.
 
-    About three minutes on two CPU cores. It can be stopped and run again; when all is there it
-    answers at once.
+    Three model sizes on three budgets, each cell searched for its weight decay and epochs, with
+    next-token prediction (ar) and with masked inputs beside it (mir). It can be stopped and run
+    again; when all is there it answers in seconds.
 
     [bold]Example[/bold]
 
     dcray quickstart
     """
-    from dcray.config import override
+    from dcray.search.grid import Study
 
-    corpus, base = directory / CORPUS, _baseline()
+    asked = Study.read(study)
 
     def say(text: str) -> None:
         if not quiet:
             out.print(text, markup=False)
 
-    say(f"1. The standard library of this Python becomes a corpus: {corpus}")
-    manifest = _prepare(corpus)
+    say(f"1. The standard library of this Python becomes a corpus: {directory / CORPUS}")
+    manifest = _prepare(directory / CORPUS)
     say(
         f"   {manifest.train.tokens:,} tokens to train on, {manifest.validation.tokens:,} to "
         "validate on, split by document."
     )
-    say(
-        f"2. A model of {SIZE} parameters sees the same {BUDGET:,} tokens for 16 epochs, twice: "
-        "once with next-token prediction (ar),\n   once with masked inputs beside it (mir). The "
-        f"weight decay is strong: its timescale is {base.tau:.2g} epochs."
-    )
-    ended = run_all(
-        [("ar", base), ("mir", override(base, {"objective": "mir"}))],
-        corpus,
-        study="quickstart",
+    say(_plan_text(asked))
+    task = run_search(
+        asked,
+        asked.select(),
+        directory / CORPUS,
         directory=directory,
         tracking_uri=None,
         quiet=quiet,
     )
-    print_results(ended, directory, None)
-    losses = [one.val_loss for one in ended if one.val_loss is not None]
-    if len(losses) == 2:
-        say(
-            f"MIR minus AR: {losses[1] - losses[0]:+.4f} nats per token. At this scale two seeds "
-            "differ by 0.01 to 0.02, so one pair illustrates and does not prove."
+    code = exit_code(task)
+    if code not in (DONE, SOME_FAILED):
+        say("stopped; run the same command again to go on")
+        raise typer.Exit(code)
+    for text in _findings(task.lines()):
+        say(text)
+    say("3. What the record says: laws, what MIR is worth in data, and the page")
+    page = _analyze(asked.name, directory, quiet=quiet)
+    say(
+        f"\nThe page: {page.as_uri()}\n{address_line(directory, None)}\n"
+        "Figures at this scale illustrate and do not prove. Next: your own text and sizes in a "
+        'study file (README, "Search a study"); on one GPU: dcray search mini_gpu; on a cluster: '
+        "python jobs/submit.py search STUDY"
+    )
+    raise typer.Exit(code)
+
+
+def _plan_text(asked: Study) -> str:
+    sizes = list(dict.fromkeys(wish.size for wish in asked.wishes))
+    budgets = list(dict.fromkeys(wish.budget for wish in asked.wishes))
+    return (
+        f"2. Models of {', '.join(sizes)} parameters see {', '.join(budgets)} tokens again and "
+        "again. In each cell some strengths of weight decay\n   are tried, set by the timescale "
+        "tau over which it forgets; runs of different length share their stable part\n   and "
+        "branch off. MIR (mir) then starts from each winner; weak is the winner at weight decay "
+        "0.1."
+    )
+
+
+def _findings(lines: list[CellLine]) -> list[str]:
+    """What strong weight decay was worth, and MIR, in plain words."""
+    losses = {
+        (x.cell.size, x.cell.unique_tokens, x.cell.recipe): x.val_loss
+        for x in lines
+        if x.val_loss is not None
+    }
+
+    def differences(recipe: str) -> list[float]:
+        return [
+            loss - losses[size, unique_tokens, "ar"]
+            for (size, unique_tokens, name), loss in losses.items()
+            if name == recipe and (size, unique_tokens, "ar") in losses
+        ]
+
+    found = []
+    weak, mir = differences("weak"), differences("mir")
+    if weak:
+        found.append(
+            f"   Weight decay of 0.1 in the winner's place costs {min(weak):.2f} to "
+            f"{max(weak):.2f} nats per token ({len(weak)} sizes)."
         )
-    raise typer.Exit(exit_code(ended))
+    if mir:
+        lower = sum(one < 0 for one in mir)
+        found.append(
+            f"   MIR minus AR: {sum(mir) / len(mir):+.4f} nats on average, lower in {lower} of "
+            f"{len(mir)} cells; two seeds differ by 0.01 to 0.02."
+        )
+    return found
+
+
+def _analyze(name: str, directory: Path, *, quiet: bool) -> Path:
+    """Tables, figures and the page; where the page lies."""
+    from dcray.cli.analyze import summary
+    from dcray.report import study as studies
+    from dcray.report.analysis import Asked
+
+    found = studies.read(directory, name, Asked(None, (), None, 200))
+    written = studies.write(found, directory)
+    if not quiet:
+        out.print(summary(found, written, quiet=True), markup=False)
+    return written.folder.absolute() / "page.html"
 
 
 def _prepare(corpus: Path) -> Manifest:
@@ -83,20 +150,3 @@ def _prepare(corpus: Path) -> Manifest:
             val_tokens=VAL_TOKENS,
             on_progress=on_progress,
         )
-
-
-def _baseline() -> RunConfig:
-    from dcray.config import RunConfig, override
-
-    return override(
-        RunConfig(),
-        {
-            "size": SIZE,
-            "data.unique_tokens": BUDGET,
-            "data.seq_len": 128,
-            "batch_size": 8,
-            "num_epochs": 16,
-            "optim.lr": 5e-3,
-            "optim.weight_decay": 6.4,  # tau = 1 epoch
-        },
-    )

@@ -15,7 +15,7 @@ from dcray.errors import ConfigError
 
 if TYPE_CHECKING:
     from dcray.config import RunConfig
-    from dcray.search.execute import Ended
+    from dcray.search.queue import Ended
 
 DirOption = Annotated[Path, typer.Option("--dir", help="Where the record and checkpoints live.")]
 UriOption = Annotated[
@@ -97,7 +97,8 @@ def run_all(
     """Every (recipe, configuration) answered from the record or trained, watched on the screen."""
     from dcray.cli.view import live_view
     from dcray.corpus.manifest import Corpus
-    from dcray.search.execute import execute, request
+    from dcray.search.execute import execute
+    from dcray.search.request import request
     from dcray.track.store import Store
 
     opened = Corpus.open(corpus)
@@ -167,6 +168,7 @@ def _dry_run(
     as_json: bool,
 ) -> None:
     from dcray.search.plan import estimate
+    from dcray.search.recorded import results_on_record
     from dcray.sizes import usual_vocab_size
 
     if config.model.vocab_size:
@@ -178,7 +180,8 @@ def _dry_run(
     else:
         vocab_size, source = usual_vocab_size(config.size_name), "usual for this size"
     resolved = config.resolved(vocab_size=vocab_size)
-    found = estimate(resolved, device=_device(config), measured=_measured(directory, tracking_uri))
+    measured = results_on_record(directory, tracking_uri)
+    found = estimate(resolved, device=_device(config), measured=measured)
     if as_json:
         record = found.to_dict() | {"vocab_size": vocab_size, "config": resolved.to_dict()}
         out.print_json(json.dumps(record))
@@ -214,22 +217,6 @@ def _device(config: RunConfig) -> str:
     from dcray.sizes import PAPER_SIZES
 
     return "cuda" if torch.cuda.is_available() or config.size_name in PAPER_SIZES else "cpu"
-
-
-def _measured(directory: Path, tracking_uri: str | None) -> list[Any]:
-    """Every result of this store; none where there is no store yet."""
-    from dcray.track import runs
-    from dcray.track.connect import resolve_uri
-
-    local = resolve_uri(directory, tracking_uri).startswith("sqlite")
-    if local and not (directory / "mlflow.db").exists():
-        return []
-    names = runs.studies(directory, tracking_uri=tracking_uri)
-    return [
-        row
-        for name in names
-        for row in runs.every_result(directory, study=name, tracking_uri=tracking_uri)
-    ]
 
 
 def _as_dict(ended: Ended) -> dict[str, Any]:

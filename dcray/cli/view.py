@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from dcray.cli.console import err
-from dcray.search.execute import Ended, Request
+from dcray.search.queue import Ended
+from dcray.search.request import Request
 from dcray.train.progress import Report
 
 PLAIN_SECONDS = 10.0  # between two plain lines of one run
@@ -86,6 +87,9 @@ class LiveView:
         state = self.states.setdefault(ended.request.name, _State(ended.request))
         state.word, state.val_loss = ended.state, ended.val_loss
         self._refresh()
+
+    def watch(self, lines: Any) -> None:
+        """Cells are not shown here: each run is a row."""
 
     def table(self) -> Any:
         """The runs as a rich table."""

@@ -7,7 +7,7 @@ import hashlib
 import os
 import shutil
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,10 +24,13 @@ PARTIAL = ".partial-"
 
 
 @contextmanager
-def partial_folder(out: Path) -> Iterator[Path]:
+def partial_folder(
+    out: Path, *, full: Callable[[Path, OSError], str] | None = None
+) -> Iterator[Path]:
     """A folder beside `out` to write in; gone at the end unless it was published.
 
-    What runs that were killed left there is removed first. A full disk is a ConfigError.
+    What runs that were killed left there is removed first. A full disk is a ConfigError, in the
+    sentence of `full` (`no_space` by default).
     """
     out.parent.mkdir(parents=True, exist_ok=True)
     remove_stale(out)
@@ -40,7 +43,7 @@ def partial_folder(out: Path) -> Iterator[Path]:
         yield partial
     except OSError as error:
         if error.errno in NO_SPACE:
-            raise ConfigError(no_space(out, error)) from error
+            raise ConfigError((full or no_space)(out, error)) from error
         raise
     finally:
         shutil.rmtree(partial, ignore_errors=True)

@@ -80,6 +80,19 @@ class Order:
             row_ids[here] = self._epoch(int(epoch))[positions[here] - epoch * self.usable]
         return Slice(row_ids, epochs, np.ones(len(positions), dtype=bool))
 
+    def rows_after(self, steps: int) -> int:
+        """Rows that the first `steps` steps see."""
+        return min(steps * self.batch_size, self.num_epochs * self.usable)
+
+    def epoch_after(self, steps: int) -> float:
+        """Passes over the usable rows that the first `steps` steps make."""
+        return self.rows_after(steps) / self.usable
+
+    def epochs_ended(self, step: int) -> range:
+        """The epochs (from 1) whose last row step `step` (from 1) brings."""
+        rows = self.usable
+        return range(self.rows_after(step - 1) // rows + 1, self.rows_after(step) // rows + 1)
+
     def batches(self, start_step: int = 0, stop_step: int | None = None) -> Iterator[Slice]:
         """The batches of the steps from `start_step` on."""
         for step in range(start_step, self.num_steps if stop_step is None else stop_step):

@@ -132,7 +132,7 @@ def train_bpe(name: str, texts: Iterable[str]) -> Tokenizer:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
     )
     model.train_from_iterator((piece for text in texts for piece in pieces(text)), trainer)
-    letters = _byte_letters()
+    letters = byte_letters()
     learned = model.get_vocab()
     tokens = {bytes(letters[c] for c in token): rank for token, rank in learned.items()}
     merged = sorted((t for t in tokens if len(t) > 1), key=lambda token: tokens[token])
@@ -140,7 +140,7 @@ def train_bpe(name: str, texts: Iterable[str]) -> Tokenizer:
     return byte_pairs(name, BPE_PATTERN, ranks, vocab_size)
 
 
-def _byte_letters() -> dict[str, int]:
+def byte_letters() -> dict[str, int]:
     """The printable letter that byte-level tokenizers write for each byte, and the byte."""
     shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
     hidden = [byte for byte in range(256) if byte not in shown]

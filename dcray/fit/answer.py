@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,12 +13,11 @@ from dcray import plugins
 from dcray.errors import ConfigError, did_you_mean
 from dcray.fit import efficiency, intervals
 from dcray.fit.bootstrap import Resamples, cell_weights, interval, resample, seed_draws
-from dcray.fit.diagnose import HeldOut, hold_out, leave_one_out, model_gap
+from dcray.fit.diagnose import HeldOut, hold_out, leave_one_out
 from dcray.fit.efficiency import Equivalence
 from dcray.fit.fit import Fit, fit
 from dcray.fit.grid import Grid, Row, check_rows, grid_of
 from dcray.fit.paired import Paired, paired
-from dcray.laws._law import Points
 from dcray.sections import count_label, parse_count
 
 AXES = ("num_params", "unique_tokens")
@@ -92,7 +91,7 @@ def answer(rows: Sequence[Row], question: Question) -> Answer:
 
 
 def _recipes(rows: Sequence[Row], question: Question) -> tuple[str, tuple[str, ...], list[str]]:
-    """The baseline, the recipes to compare, and which rows are left aside."""
+    """The baseline, the recipes to compare, and what is left aside, with the reason."""
     known = sorted({row.recipe for row in rows})
     baseline = question.baseline
     if baseline is None:
@@ -101,16 +100,39 @@ def _recipes(rows: Sequence[Row], question: Question) -> tuple[str, tuple[str, .
                 f"the rows hold the recipes {', '.join(known)}: say --baseline RECIPE"
             )
         baseline = known[0] if len(known) == 1 else "ar"
-    others = question.recipes or tuple(name for name in known if name != baseline)
-    for name in (baseline, *others):
+    for name in (baseline, *question.recipes):
         if name not in known:
             raise ConfigError(f'no row has the recipe "{name}"{did_you_mean(name, known)}')
-    aside = [
-        f"{sum(row.recipe == name for row in rows)} rows of recipe {name}: not asked for"
-        for name in known
-        if name not in (baseline, *others)
+    others = [name for name in known if name != baseline]
+    if question.recipes:
+        aside = {name: "not asked for" for name in others if name not in question.recipes}
+    else:
+        reasons = {name: _why_aside(rows, name) for name in others}
+        aside = {name: reason for name, reason in reasons.items() if reason}
+    left_out = [
+        f"{count} row{'s' * (count > 1)} of recipe {name}: {reason}"
+        for name, reason in aside.items()
+        if (count := sum(row.recipe == name for row in rows))
     ]
-    return baseline, others, aside
+    return baseline, question.recipes or tuple(n for n in others if n not in aside), left_out
+
+
+def _why_aside(rows: Sequence[Row], recipe: str) -> str | None:
+    """Why a recipe that nobody asked for is not fitted, None where it can be."""
+    bounds = {row.bound for row in rows if row.recipe == recipe} - {""}
+    if bounds:
+        return f"its losses are each an {bounds.pop()}, over other tokens; --recipe compares it"
+    try:
+        cells = len(grid_of(rows, recipe).losses)
+    except ConfigError as error:
+        return "; ".join(error.problems)
+    if cells < MIN_CELLS:
+        return f"{_cells(cells)} no law: {MIN_CELLS} are the least"
+    return None
+
+
+def _cells(count: int) -> str:
+    return "a grid of one cell carries" if count == 1 else f"a grid of {count} cells carries"
 
 
 def _laws(question: Question, grids: Mapping[str, Grid]) -> tuple[tuple[str, ...], list[str]]:
@@ -131,9 +153,7 @@ def _laws(question: Question, grids: Mapping[str, Grid]) -> tuple[tuple[str, ...
             left_out += [f"law {problem}" for problem in error.problems]
     cells = min(len(grid.losses) for grid in grids.values())
     if not usable or cells < MIN_CELLS:
-        few = [f"a grid of {cells} cells carries no law: {MIN_CELLS} are the least"] * (
-            cells < MIN_CELLS
-        )
+        few = [f"{_cells(cells)} no law: {MIN_CELLS} are the least"] * (cells < MIN_CELLS)
         raise ConfigError([*few, *left_out])
     return tuple(usable), left_out
 
@@ -234,65 +254,3 @@ def _predictions(found: Answer, asked: str) -> list[Prediction]:
             )
         answers.append(Prediction(law, N, U, loss, low, high))
     return answers
-
-
-def as_json(found: Answer) -> dict[str, Any]:
-    """What --json prints: plain values, full precision, missing numbers as null."""
-    own = found.grids[found.baseline]
-    return {
-        "baseline": found.baseline,
-        "laws": _laws_json(found, found.baseline),
-        "recipes": {recipe: {"laws": _laws_json(found, recipe)} for recipe in found.equivalences},
-        "efficiency": [
-            {"recipe": recipe, **asdict(one), "like_for_like": one.like_for_like}
-            for recipe, answers in found.equivalences.items()
-            for one in answers
-        ],
-        "paired": [
-            {"recipe": recipe, **asdict(one)}
-            for recipe, pairs in found.pairs.items()
-            for one in pairs
-        ],
-        "held_out": [
-            {
-                "law": one.fit.name,
-                "held_out": one.left_out,
-                "rmse": one.rmse,
-                "mae": one.mae,
-                "residuals": one.residual.tolist(),
-            }
-            for one in found.held_out
-        ],
-        "leave_one_out_rmse": found.left_out_rmse,
-        "predictions": [asdict(one) for one in found.predictions],
-        "model_gap": _gap_json(own.points),
-        "seed_noise": own.seed_noise,
-        "cells": len(own.losses),
-        "excluded": found.excluded,
-    }
-
-
-def _gap_json(points: Points) -> list[dict[str, float]]:
-    return [
-        {"unique_tokens": U * 1e9, "num_params": N * 1e9, "gap": gap}
-        for U, by_size in model_gap(points).items()
-        for N, gap in by_size.items()
-    ]
-
-
-def _laws_json(found: Answer, recipe: str) -> dict[str, Any]:
-    laws = {}
-    for name, one in found.fits[recipe].items():
-        laws[name] = {
-            "theta": dict(zip(one.law.names, one.theta, strict=True)),
-            "rmse": one.rmse,
-            "mae": one.mae,
-            "aic": one.aic if math.isfinite(one.aic) else None,
-            "num_starts": one.num_starts,
-            "agreeing_frac": one.agreeing_frac,
-            "flags": list(one.flags),
-            "not_identified": dict(one.not_identified),
-        }
-        if found.resamples:
-            laws[name]["intervals"] = found.resamples[recipe][name].parameters()
-    return laws

@@ -64,15 +64,16 @@ def descend(xp: Any, problem: Problem, free: Any, max_iterations: int) -> Soluti
     cost = objective(xp, problem, free)
     out = Solution(free + 0, cost + 0, cost < -1)
     left = xp.arange(len(cost))
-    damping = 0 * cost + 1e-2
+    damping, last = 0 * cost + 1e-2, 0 * problem.weight
     for _ in range(max_iterations):
         now = problem.rows(left)
-        free, cost, damping, done = _iterate(xp, now, free, cost, damping)
+        free, cost, damping, last, done = _iterate(xp, now, free, cost, damping, last)
         out.free[left], out.cost[left], out.converged[left] = free, cost, done
         stay = ~done & (damping < 1e12)
         if not bool(stay.any()):
             break
-        left, free, cost, damping = left[stay], free[stay], cost[stay], damping[stay]
+        left, last = left[stay], last[stay]
+        free, cost, damping = free[stay], cost[stay], damping[stay]
     return out
 
 
@@ -84,24 +85,33 @@ def objective(xp: Any, problem: Problem, free: Any) -> Any:
     return xp.where(xp.isfinite(cost), cost, float("inf"))
 
 
-def _iterate(xp: Any, problem: Problem, free: Any, cost: Any, damping: Any) -> tuple[Any, ...]:
-    """One damped step of every problem: the new (free, cost, damping), and what has settled."""
+def _iterate(
+    xp: Any, problem: Problem, free: Any, cost: Any, damping: Any, last: Any
+) -> tuple[Any, ...]:
+    """One damped step of every problem; `last` (P, n) is what the last one was to change.
+
+    Returns the new (free, cost, damping, last), and what has settled.
+    """
     residual, jacobian = linearize(xp, problem, free)
-    step, moves = damped_step(xp, problem, free, residual, jacobian, damping)
-    moves = moves.max(-1)
+    step, change = damped_step(xp, problem, free, residual, jacobian, damping)
+    moves = abs(change).max(-1)
     moves = moves.values if hasattr(moves, "values") else moves
     tried = xp.clip(free + step, problem.low, problem.high)
     new_cost = objective(xp, problem, tried)
     # Where nothing moves the cost is flat to rounding, and steps are taken on the gradient's word.
     rounding = 1e-13 * cost + 1e-12 * cost**0.5 + 1e-24
-    better = new_cost <= cost + xp.where(moves < 1e-3, rounding, 0.0)
+    on_trust = moves < 1e-3
+    better = new_cost <= cost + xp.where(on_trust, rounding, 0.0)
     at_rounding = (moves < 1e-4) & (abs(new_cost - cost) <= 10 * rounding)
-    settled = ((moves < problem.settled) & (damping < 1e-3)) | (at_rounding & ~better)
-    free = xp.where(better[:, None], tried, free)
+    settled = ((moves < problem.settled) & (damping < 0.1)) | (at_rounding & ~better)
+    # The curvature of residuals beyond delta is left out of the step, which may then overshoot for
+    # ever without the cost showing it: a step that takes back most of the last is a sign of it.
+    back = on_trust & ((change * last).sum(-1) < -0.5 * (last * last).sum(-1))
     gained = (cost - new_cost) > 0.1 * cost
-    damping = xp.where(better, damping * xp.where(gained, 0.1, 0.3), damping * 5.0)
-    damping = xp.clip(damping, 1e-12, 1e13)
-    return free, xp.where(better, new_cost, cost), damping, settled
+    shrink = xp.where(back, 4.0, xp.where(gained, 0.1, 0.3))
+    damping = xp.clip(damping * xp.where(better, shrink, 5.0), 1e-12, 1e13)
+    free, cost = xp.where(better[:, None], tried, free), xp.where(better, new_cost, cost)
+    return free, cost, damping, xp.where(better[:, None], change, last), settled
 
 
 def linearize(xp: Any, problem: Problem, free: Any) -> tuple[Any, Any]:
@@ -149,4 +159,4 @@ def damped_step(
     move = xp.where(xp.isfinite(move), move, 0.0)
     step = 0 * free
     step[:, problem.active] = xp.clip(move, -2.0, 2.0)
-    return step, abs((move[:, :, None] * jacobian).sum(1))
+    return step, (move[:, :, None] * jacobian).sum(1)

@@ -10,7 +10,7 @@ import numpy as np
 
 from dcray.errors import ConfigError
 from dcray.fit import batched
-from dcray.fit.fit import Fit, fit_plain, law_log_loss
+from dcray.fit.fit import FAILS, Fit, fit_plain, law_log_loss
 from dcray.laws._law import Array, Law, Points
 
 NOISE_FLOOR = 1e-3  # of log losses: no grid is taken to be more exact than the objective's delta
@@ -25,6 +25,7 @@ def diagnose(fit: Fit) -> Fit:
         *_at_bounds(fit),
         *(f"{name} is not identified: {reason}" for name, reason in caveats.items()),
         *_quality(fit),
+        *_stages(fit),
     ]
     return replace(fit, flags=tuple(flags), not_identified=caveats)
 
@@ -57,10 +58,7 @@ def _quality(fit: Fit) -> list[str]:
         found.append(f"only {fit.agreeing_frac:.0%} of {fit.num_starts} starts reach this optimum")
     spread = float(points.L.max() - points.L.min())
     if fit.rmse > POOR_FRAC * spread:
-        found.append(
-            f"the law does not describe this grid: RMSE {fit.rmse:.3f} nats where all losses lie "
-            f"within {spread:.3f}"
-        )
+        found.append(f"{FAILS}: RMSE {fit.rmse:.3f} nats where all losses lie within {spread:.3f}")
     if (left := len(points.L) - len(fit.theta)) < 3:
         found.append(f"{len(points.L)} cells leave {left} degrees of freedom")
     for axis, values, others in (
@@ -70,6 +68,26 @@ def _quality(fit: Fit) -> list[str]:
         if _spread_along(values, others, points.L) < NOISE_FLOOR:
             found.append(f"the losses do not change with {axis}: its term is not measured")
     return found
+
+
+def _stages(fit: Fit) -> list[str]:
+    """What fitting in stages costs: a misfit that no resample shows, where an F test sees one."""
+    whole = fit.law.whole()
+    if whole is None:
+        return []
+    from scipy.stats import f
+
+    at_once, n, k = fit_plain(whole, fit.points), len(fit.points.L), len(fit.theta)
+    later, left = k - len(fit.law.stages()[0]), max(n - k, 1)
+    by_chance = (
+        1 + later * f.ppf(0.95, later, left) / left
+    )  # ratio of squares, were the stages right
+    floor = NOISE_FLOOR * fit.points.center[2]
+    if fit.rmse < max(at_once.rmse * by_chance**0.5, floor):
+        return []
+    rmses = f"an RMSE of {fit.rmse:.4f} nats, all at once {at_once.rmse:.4f}"
+    meaning = "bands and intervals show noise, not this misfit, and are too narrow"
+    return [f"fitted in stages it leaves {rmses}: {meaning}"]
 
 
 def _spread_along(values: Array, others: Array, losses: Array) -> float:

@@ -18,6 +18,7 @@ from dcray.errors import ConfigError
 from dcray.fit import batched
 from dcray.laws._law import Array, Law, Points
 
+FAILS = "the law does not describe this grid"  # how the flag of a hopeless fit begins
 AGREE = 1e-6  # relative difference of the objective up to which two starts count as one optimum
 
 
@@ -47,6 +48,11 @@ class Fit:
     def limit(self, U: Any) -> Any:
         """The law's loss with infinitely many parameters."""
         return self.law.limit(self.theta, U)
+
+    @property
+    def describes(self) -> bool:
+        """Whether the law describes its grid at all; where not, nothing is read off it."""
+        return not any(flag.startswith(FAILS) for flag in self.flags)
 
     @property
     def residuals(self) -> Array:

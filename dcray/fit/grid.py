@@ -25,7 +25,10 @@ SHOWN = 5  # how many problems of one kind are written out
 
 @dataclass(frozen=True)
 class Row:
-    """One loss: a result of a cell and a seed. `where` says where it stands, for messages."""
+    """One loss: a result of a cell and a seed. `where` says where it stands, for messages.
+
+    bound: "upper bound" where the loss is one, else empty.
+    """
 
     num_params: int
     unique_tokens: int
@@ -34,6 +37,7 @@ class Row:
     recipe: str = "all"
     seed: int | None = None
     where: str = ""
+    bound: str = ""
 
     @property
     def cell(self) -> tuple[int, int]:
@@ -59,7 +63,7 @@ class Grid:
 
 def read_csv(path: str | Path) -> list[Row]:
     """The rows of a CSV with num_params, unique_tokens, val_loss (or loss) and, where there are
-    any, num_epochs, recipe and seed. Counts may be written as 72m.
+    any, num_epochs, recipe, seed and bound. Counts may be written as 72m.
 
     Raises ConfigError with one sentence for each problem, all at once.
     """
@@ -113,6 +117,7 @@ def _row(values: Mapping[str, str], loss: str, where: str) -> Row:
         recipe=values.get("recipe", "") or "all",
         seed=int(_number("seed", seed)) if seed else None,
         where=where,
+        bound=values.get("bound", ""),
     )
 
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dcray.fit.fit import FAILS
 from dcray.sections import count_label
 
 if TYPE_CHECKING:
     from dcray.fit.answer import Answer
-    from dcray.fit.efficiency import Equivalence
     from dcray.fit.paired import Paired
     from dcray.fit.reproduce import Check
 
@@ -36,12 +36,12 @@ def _cell(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _short(count: float) -> str:
-    """1439273984 -> "1.44b": three digits."""
+def _short(count: float, digits: int = 3) -> str:
+    """1439273984 -> "1.44b"."""
     for unit, factor in (("b", 1e9), ("m", 1e6), ("k", 1e3)):
         if count >= factor:
-            return f"{count / factor:.3g}{unit}"
-    return f"{count:.3g}"
+            return f"{count / factor:.{digits}g}{unit}"
+    return f"{count:.{digits}g}"
 
 
 def answer_text(found: Answer) -> str:
@@ -51,13 +51,13 @@ def answer_text(found: Answer) -> str:
     if grid.seed_noise is not None:
         parts.append(f"seeds differ by {grid.seed_noise:.4f} nats (pooled standard deviation)")
     parts += [f"left out: {reason}" for reason in found.excluded]
-    for recipe, answers in found.equivalences.items():
-        parts += [_headline(found, recipe, answers), _worth(recipe, answers, bool(found.resamples))]
+    for recipe in found.equivalences:
+        parts += [headline(found, recipe), worth_text(found, recipe)]
         parts += (
             [_pairs(recipe, found.baseline, found.pairs[recipe])] if found.pairs[recipe] else []
         )
     for recipe in found.fits:
-        parts += [_fits(found, recipe)]
+        parts += [fits_text(found, recipe)]
     parts += _tests(found)
     return "\n\n".join(parts)
 
@@ -68,15 +68,16 @@ def leading_law(found: Answer) -> str:
     return min(fits, key=lambda law: fits[law].aic)
 
 
-def _headline(found: Answer, recipe: str, answers: Sequence[Equivalence]) -> str:
+def headline(found: Answer, recipe: str) -> str:
+    """The answer in one sentence: like for like, under the leading law, with its interval."""
     law = leading_law(found)
-    joint = [one for one in answers if one.law == law and one.method == "joint"]
+    joint = [one for one in found.equivalences[recipe] if one.law == law and one.method == "joint"]
     ratios = [one.data_efficiency for one in joint if one.data_efficiency is not None]
     doubts = [
-        f
-        for r in (found.baseline, recipe)
-        for f in found.fits[r][law].flags
-        if "describe this grid" in f
+        flag
+        for name in (found.baseline, recipe)
+        for flag in found.fits[name][law].flags
+        if flag.startswith(FAILS)
     ]
     if doubts:
         return f"No law leads: even {law} fails on these grids ({doubts[0]})."
@@ -90,12 +91,18 @@ def _headline(found: Answer, recipe: str, answers: Sequence[Equivalence]) -> str
     return f"{text}, like for like under {law} (lowest AIC), infinite models."
 
 
-def _worth(recipe: str, answers: Sequence[Equivalence], with_intervals: bool) -> str:
+def worth_columns(found: Answer, recipe: str) -> tuple[list[str], list[list[Any]]]:
+    """(header, rows) of what the recipe is worth: law, method and budget, beside its null.
+
+    Laws that fail on one of the two grids have no row: `worth_notes` names them.
+    """
     rows = []
-    for one in answers:
-        ratio = [f"[{_cell(one.ratio_low)}, {_cell(one.ratio_high)}]"] if with_intervals else []
+    for one in found.equivalences[recipe]:
+        if not _describes(found, recipe, one.law):
+            continue
+        ratio = [f"[{_cell(one.ratio_low)}, {_cell(one.ratio_high)}]"] if found.resamples else []
         how = one.method if one.num_params is None else f"{one.method} {_short(one.num_params)}"
-        worth = None if one.equivalent_tokens is None else f"{one.equivalent_tokens / 1e6:.4g}m"
+        worth = None if one.equivalent_tokens is None else _short(one.equivalent_tokens, digits=4)
         rows.append(
             [
                 one.law,
@@ -110,9 +117,27 @@ def _worth(recipe: str, answers: Sequence[Equivalence], with_intervals: bool) ->
             ]
         )
     header = ["law", "method", "U", "worth", "ratio", "null", "like for like"]
-    header += ["95 %"] if with_intervals else []
-    notes = sorted({flag for one in answers for flag in one.flags})
-    return "\n".join([f"{recipe}:", table([*header, "status"], rows), *notes])
+    header += ["95 %"] if found.resamples else []
+    return [*header, "status"], rows
+
+
+def worth_text(found: Answer, recipe: str) -> str:
+    """What the recipe is worth as plain columns, with the notes that hold for them."""
+    lines = [f"{recipe}:", table(*worth_columns(found, recipe)), *worth_notes(found, recipe)]
+    return "\n".join(lines)
+
+
+def worth_notes(found: Answer, recipe: str) -> list[str]:
+    """What to know of these figures, and which laws have none."""
+    notes = sorted({flag for one in found.equivalences[recipe] for flag in one.flags})
+    failed = [law for law in found.fits[recipe] if not _describes(found, recipe, law)]
+    return notes + [
+        f"no figure under {law}, which describes one of the two grids too badly" for law in failed
+    ]
+
+
+def _describes(found: Answer, recipe: str, law: str) -> bool:
+    return all(found.fits[name][law].describes for name in (found.baseline, recipe))
 
 
 def _pairs(recipe: str, baseline: str, pairs: Sequence[Paired]) -> str:
@@ -128,15 +153,27 @@ def _pairs(recipe: str, baseline: str, pairs: Sequence[Paired]) -> str:
     )
 
 
-def _fits(found: Answer, recipe: str) -> str:
-    rows, notes = [], []
+def fit_columns(found: Answer, recipe: str) -> tuple[list[str], list[list[Any]]]:
+    """(header, rows) of the recipe's fitted laws, the lowest AIC first."""
+    rows = []
     for law, one in sorted(found.fits[recipe].items(), key=lambda item: item[1].aic):
         theta = " ".join(f"{n}={v:.4g}" for n, v in zip(one.law.names, one.theta, strict=True))
         starts = f"{one.agreeing_frac:.0%} of {one.num_starts}"
         rows.append([law, f"{one.rmse:.5f}", f"{one.mae:.5f}", f"{one.aic:.2f}", starts, theta])
-        notes += [f"  {law}: {flag}" for flag in one.flags]
     header = ["law", "RMSE", "MAE", "AIC", "starts agree", "theta (N and U in billions)"]
-    return "\n".join([f"fits of {recipe}:", table(header, rows), *notes])
+    return header, rows
+
+
+def fit_notes(found: Answer, recipe: str) -> list[str]:
+    """Why not to lean on a fit, law by law."""
+    fits = sorted(found.fits[recipe].items(), key=lambda item: item[1].aic)
+    return [f"{law}: {flag}" for law, one in fits for flag in one.flags]
+
+
+def fits_text(found: Answer, recipe: str) -> str:
+    """The recipe's fitted laws as plain columns, with their flags."""
+    notes = [f"  {note}" for note in fit_notes(found, recipe)]
+    return "\n".join([f"fits of {recipe}:", table(*fit_columns(found, recipe)), *notes])
 
 
 def _tests(found: Answer) -> list[str]:

@@ -90,6 +90,10 @@ class Law:
         """Groups of parameters; each group is fitted with the earlier ones held fixed."""
         return (self.names,)
 
+    def whole(self) -> Law | None:
+        """The same law fitted all at once, where `stages` has several; else None."""
+        return None
+
     def neutral(self) -> Mapping[str, float]:
         """What a parameter is held at until its stage comes, so that it has no effect."""
         return {}

@@ -68,6 +68,10 @@ class Muennighoff(Law):
             return (self.names,)
         return (Chinchilla.names, ("R_N", "R_D"))
 
+    def whole(self) -> Muennighoff | None:
+        """All seven parameters at once."""
+        return None if self.at_once else Muennighoff(at_once=True)
+
     def neutral(self) -> Mapping[str, float]:
         """N' = N and D' = U: surplus parameters count in full, repeated tokens do not count."""
         return {"R_N": 1e12, "R_D": 1e-12}  # finite, and as good as infinity and zero in float64

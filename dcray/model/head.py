@@ -9,6 +9,7 @@ bfloat16, once, and pass the memory three times less than by the framework's cro
 from __future__ import annotations
 
 from functools import lru_cache
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ def head_nats(x: Tensor, weight: Tensor, targets: Tensor, vocab_size: int) -> Te
 
     x (B, T, D), weight (V_padded, D) in x's dtype; the nats are at least float32.
     """
-    if x.is_cuda and x.dtype in HALVES:
+    if x.is_cuda and x.dtype in HALVES and has_triton():
         apply: Any = _HeadNats.apply
         nats: Tensor = apply(x.flatten(0, 1), weight, targets.reshape(-1), vocab_size)
         return nats.view(targets.shape).clone()  # FSDP2 hooks the output: it must be no view
@@ -40,6 +41,12 @@ def target_nats(logits: Tensor, targets: Tensor, vocab_size: int) -> Tensor:
         logits = logits.masked_fill(padding, -torch.inf)
     nats = F.cross_entropy(logits.flatten(0, 1), targets.reshape(-1), reduction="none")
     return nats.view(targets.shape).clone()
+
+
+@lru_cache(maxsize=1)
+def has_triton() -> bool:
+    """Whether the kernel can be built: torch has Triton beside it on most GPUs, not on all."""
+    return find_spec("triton") is not None
 
 
 class _HeadNats(torch.autograd.Function):

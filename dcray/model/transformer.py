@@ -7,6 +7,7 @@ softmax.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -23,7 +24,7 @@ from dcray.train.dropout import element_hashes, keyed_dropout, layer_keys
 class Context(NamedTuple):
     """What every layer of one forward pass shares."""
 
-    cos: Tensor  # (T, 1, head_dim / 2)
+    cos: Tensor  # (T, head_dim / 2), or (B, T, head_dim / 2) where rows differ
     sin: Tensor
     hashes: Tensor | None  # (T, D) int32 for dropout, None where it is off
     causal: bool
@@ -67,8 +68,8 @@ class Attention(nn.Module):
         batch, seq_len, dim = x.shape
         heads = (batch, seq_len, self.num_heads, dim // self.num_heads)
         q, k, v = (f(x).view(heads) for f in (self.query, self.key, self.value))
-        q = self.query_norm(rotate(q, context.cos, context.sin))
-        k = self.key_norm(rotate(k, context.cos, context.sin))
+        cos, sin = context.cos.unsqueeze(-2), context.sin.unsqueeze(-2)  # the same for all heads
+        q, k = self.query_norm(rotate(q, cos, sin)), self.key_norm(rotate(k, cos, sin))
         # Transposed after all else: q, k and v stay (B, T, H, head_dim) in memory, and so do the
         # kernel's output and gradients, which are then neither copied before nor after it.
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
@@ -116,13 +117,18 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Embedding, blocks, norm, head; causal or bidirectional by argument."""
+    """Embedding, blocks, norm, head; causal or bidirectional by argument.
+
+    seq_len: the rows it is trained on. Its windows are cut from it, whatever the length of a pass:
+    so a causal model says the same of a token in a shorter row.
+    """
 
     def __init__(
         self,
         shape: Shape,
         config: ModelConfig,
         *,
+        seq_len: int,
         dtype: torch.dtype = torch.float32,
         device: torch.device | None = None,
     ) -> None:
@@ -130,6 +136,7 @@ class Transformer(nn.Module):
         assert config.vocab_size is not None, "resolve the configuration first"
         self.shape, self.config, self.dtype = shape, config, dtype
         self.vocab_size = config.vocab_size
+        self.windows = layer_windows(shape.num_layers, seq_len, config.window_pattern)
         padded = pad_vocab(config.vocab_size)
         self.embed = nn.Embedding(padded, shape.dim, device=device)
         self.blocks = nn.ModuleList(Block(shape, config, device) for _ in range(shape.num_layers))
@@ -148,25 +155,29 @@ class Transformer(nn.Module):
         seq_len, device = tokens.shape[1], tokens.device
         x = F.embedding(tokens, self.embed.weight).to(self.dtype)
         drops = key is not None and self.config.dropout > 0
-        cos, sin = rotary_tables(
-            seq_len, self.shape.head_dim, self.config.rope_base, device, self.dtype
-        )
         context = Context(
-            cos[:, None],
-            sin[:, None],
+            *rotary_tables(seq_len, self.shape.head_dim, self.config.rope_base, device, self.dtype),
             element_hashes(seq_len, self.shape.dim, device) if drops else None,
             causal,
         )
         keys = layer_keys(key, len(self.blocks)) if drops and key is not None else None
-        windows = layer_windows(len(self.blocks), seq_len, self.config.window_pattern)
         cudnn = has_cudnn(self.shape.head_dim, self.dtype, device)
-        y = None
-        for layer, (block, window) in enumerate(zip(self.blocks, windows, strict=True)):
-            mask = mask_of(seq_len, window, device, causal=causal, cudnn=cudnn)
-            x, y = block(x, y, context, mask, None if keys is None else keys[layer])
-        assert y is not None
-        x = self.norm(x + y)
+        masks = [
+            mask_of(seq_len, window, device, causal=causal, cudnn=cudnn) for window in self.windows
+        ]
+        states = self.states(x, context, masks, keys)
         if targets is None:
-            logits: Tensor = self.head(x)
+            logits: Tensor = self.head(states)
             return logits
-        return head_nats(x, self.head.weight.to(x.dtype), targets, self.vocab_size)
+        return head_nats(states, self.head.weight.to(states.dtype), targets, self.vocab_size)
+
+    def states(
+        self, x: Tensor, context: Context, masks: Sequence[Any], keys: Tensor | None = None
+    ) -> Tensor:
+        """What the head reads (B, T, D) of embedded tokens; `masks`: what each layer attends to."""
+        y: Tensor | None = None
+        for layer, (block, mask) in enumerate(zip(self.blocks, masks, strict=True)):
+            x, y = block(x, y, context, mask, None if keys is None else keys[layer])
+        assert y is not None, "a model has a layer"
+        out: Tensor = self.norm(x + y)
+        return out

@@ -63,6 +63,7 @@ class LossTerm:
     num_tokens: Tensor  # ()
     text_nats: Tensor | None = None  # the same without <|endoftext|> targets, for bits per byte
     text_bytes: Tensor | None = None
+    variance: Tensor | None = None  # of nats by the random draws, estimated; None: not drawn
 
 
 class Objective(Frozen):

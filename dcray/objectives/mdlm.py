@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
@@ -21,7 +22,9 @@ class MDLM(Objective):
     r = (1 - eps) u + eps with u uniform: with r down to 0 the gradient's variance is infinite.
     Targets are the row's inputs, its first token included, so the loss is over other tokens than
     AR's, and an upper bound on their negative log-likelihood. Validation averages `draws` masks a
-    row, their u stratified over (0, 1]; the kept checkpoint is scored again with `final_draws`.
+    row; the kept checkpoint is scored again with `final_draws`. The draws form a few sets that are
+    independent of each other, so that they tell their own error; in each, the u are stratified over
+    (0, 1].
     """
 
     causal: ClassVar[bool] = False
@@ -46,13 +49,35 @@ class MDLM(Objective):
 
     def validation(self, model: Model, batch: Batch, key: Tensor) -> LossTerm:
         text_bytes = None if batch.text_bytes is None else batch.text_bytes[:, :-1]
-        offset = uniform(key, keyed.RATIO)
-        nats = sum(
-            self._weighted_nats(model, batch, keyed.derive(key, keyed.DRAW + draw), ratios, None)
-            for draw in range(self.draws)
-            for ratios in [self.ratios((draw + offset) / self.draws)]
+        num_sets = self.num_sets
+        sets = [self._set(model, batch, keyed.derive(key, keyed.DRAW + i)) for i in range(num_sets)]
+        mean = sum(sets[1:], sets[0]) / num_sets
+        term = tally("mdlm", mean, batch, text_bytes=text_bytes)
+        if num_sets == 1:
+            return term
+        squares = [((nats - mean).sum(1) * batch.real).square().sum() for nats in sets]
+        return replace(term, variance=sum(squares[1:], squares[0]) / (num_sets - 1) / num_sets)
+
+    @property
+    def num_sets(self) -> int:
+        """How many independent sets the draws form: of four draws where that divides, else more."""
+        fours = [n for n in range(self.draws // 4, 1, -1) if self.draws % n == 0]
+        return (
+            fours[0]
+            if fours
+            else next((n for n in range(2, self.draws + 1) if self.draws % n == 0), 1)
         )
-        return tally("mdlm", nats.double() / self.draws, batch, text_bytes=text_bytes)  # type: ignore[union-attr]
+
+    def _set(self, model: Model, batch: Batch, key: Tensor) -> Tensor:
+        """(B, T) float64: the mean over a set of draws, their u stratified and shifted together."""
+        size = self.draws // self.num_sets
+        offset = uniform(key, keyed.RATIO)
+        total = sum(
+            self._weighted_nats(model, batch, keyed.derive(key, keyed.DRAW + draw), ratios, None)
+            for draw in range(size)
+            for ratios in [self.ratios((draw + offset) / size)]
+        )
+        return total.double() / size  # type: ignore[union-attr]
 
     def ratios(self, u: Tensor) -> Tensor:
         """Mask ratios (B,) of uniform draws (B,)."""

@@ -6,82 +6,67 @@ from the record; the others become trials, and this process alone writes what th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from dcray.cluster import ray_cluster
 from dcray.config import RunConfig
 from dcray.corpus.manifest import Corpus
-from dcray.corpus.stream import publish
+from dcray.corpus.stream import StreamRefs, publish
 from dcray.errors import ConfigError
+from dcray.named import named_address
+from dcray.search.book import Book, View
+from dcray.search.cells import Chain
 from dcray.search.place import Machine, place_run, this_machine
-from dcray.search.runner import Listener, Trial, run_trials, stop_on_signals
-from dcray.sections import count_label, rows_in
-from dcray.sizes import num_non_embedding_params, num_params
+from dcray.search.queue import Ended, FixedQueue, Queue
+from dcray.search.request import Request
+from dcray.search.runner import StopRequest, Trial, run_trials, stop_on_signals
 from dcray.track.lease import CellHeldError
-from dcray.track.points import Cell, Key
-from dcray.track.result import Result
 from dcray.track.rows import Row
 from dcray.track.store import Store
-from dcray.train.progress import Outcome, Report
+from dcray.train.worker import Leg
 
 
-@dataclass(frozen=True)
-class Request:
-    """A result that somebody wants: a configuration under the name of a recipe."""
+@dataclass
+class Site:
+    """Where a command trains: its record, its corpus, its folder, and what a person watches."""
 
-    recipe: str
-    config: RunConfig  # resolved
-    key: Key
-    reads: str  # the hash of what it reads: Corpus.reads
+    corpus: Corpus
+    store: Store
+    directory: Path
+    view: View
+    num_cpus: int | None = None
+    max_concurrent: int | None = None  # None: what the cluster holds now
+    machine: Machine = field(init=False)
+    stop: StopRequest = field(default_factory=StopRequest)
 
     @property
-    def name(self) -> str:
-        return self.key.name
+    def home(self) -> Path:
+        """The study's folder."""
+        return (self.directory / self.store.study).absolute()
+
+    @contextmanager
+    def open(self, *, needs_gpu: bool = False) -> Iterator[None]:
+        """Connected to Ray, its machine known, signals caught.
+
+        needs_gpu: a cluster that the user named may have to start a node first: wait for it.
+        """
+        with ray_cluster(num_cpus=self.num_cpus, logs=self.home / "logs"):
+            import ray
+
+            wait = needs_gpu and named_address() and not ray.cluster_resources().get("GPU", 0)
+            if wait:
+                self.view.note("no GPU in this cluster yet: one is asked for, for up to 20 minutes")
+            self.machine = this_machine(gpu_seconds=GPU_SECONDS if wait else 0.0)
+            with stop_on_signals(lambda: self.view.note(STOPPING)) as self.stop:
+                yield
 
 
-@dataclass(frozen=True)
-class Ended:
-    """What became of a request: "complete", "answered" (it was on record), or why not."""
-
-    request: Request
-    state: str  # complete, answered, stopped, diverged, failed, refused
-    val_loss: float | None = None
-    val_bpb: float | None = None
-    run_id: str | None = None
-    reason: str = ""
-    traceback: str = ""
-
-
-class View(Protocol):
-    """What a person watches; the command line's live table is one."""
-
-    def note(self, text: str) -> None: ...
-    def begin(self, request: Request, run: RunConfig) -> None: ...
-    def report(self, request: Request, report: Report) -> None: ...
-    def end(self, ended: Ended) -> None: ...
-
-
-def request(config: RunConfig, corpus: Corpus, *, study: str, recipe: str) -> Request:
-    """A configuration resolved on a corpus, and the key its result has on record.
-
-    Raises ConfigError where the corpus is too small or its vocabulary is not the model's.
-    """
-    wanted = config.model.vocab_size
-    if wanted is not None and wanted < corpus.vocab_size:
-        raise ConfigError(
-            f"model.vocab_size ({wanted}) must hold the corpus's {corpus.vocab_size} ids; "
-            "leave it out to take the corpus's"
-        )
-    corpus.check_budget(config.data.unique_tokens)
-    _check_validation(config, corpus)
-    resolved = config.resolved(vocab_size=wanted or corpus.vocab_size)
-    reads = corpus.reads(config.data.unique_tokens, config.data.val_tokens)
-    cell = Cell(study, resolved.size_name, config.data.unique_tokens, recipe)
-    return Request(recipe, resolved, Key(cell, resolved.identity(reads), config.seed), reads)
+GPU_SECONDS = 1_200.0  # for a cloud to start a node
+STOPPING = "stopping: saving a checkpoint; press Ctrl-C again to end at once"
 
 
 def execute(
@@ -94,185 +79,150 @@ def execute(
     num_cpus: int | None = None,
 ) -> list[Ended]:
     """Every request answered, from the record or by training; in the order of `requests`."""
-    found = {one.name: store.find(one.key) for one in requests}
     ended: dict[str, Ended] = {}
     for one in requests:
-        row = found[one.name]
+        row = store.find(one.key)
         if row is not None and row.state in ("complete", "diverged"):
-            ended[one.name] = _answered(one, row)
+            ended[one.name] = answered(one, row)
             view.end(ended[one.name])
     missing = [one for one in requests if one.name not in ended]
     if missing:
         corpus.verify(max(one.config.data.unique_tokens for one in missing))
-        logs = directory / store.study / "logs"
-        with ray_cluster(num_cpus=num_cpus, logs=logs):
-            ended |= _train(missing, corpus, store, directory, view)
+        site = Site(corpus, store, directory, view, num_cpus)
+        on_gpu = any(one.config.runtime.device == "cuda" for one in missing)
+        with site.open(needs_gpu=on_gpu):
+            for one in missing:  # all are refused before any is begun
+                place_run(one.config, site.machine, view.note)
+            with _claimed(store, missing):
+                trained: dict[str, Ended] = {}
+                train_queue(
+                    FixedQueue(list(missing)),
+                    site,
+                    [one.config for one in missing],
+                    lambda one: trained.update({one.request.name: one}),
+                )
+        ended |= trained
     return [ended[one.name] for one in requests]
 
 
-def _train(
-    requests: Sequence[Request], corpus: Corpus, store: Store, directory: Path, view: View
-) -> dict[str, Ended]:
-    machine = this_machine()
-    placed = {one.name: place_run(one.config, machine, view.note) for one in requests}
-    home = (directory / store.study).absolute()
-    (home / "logs").mkdir(parents=True, exist_ok=True)
-    book = _Book(requests, store, view)
+def train_queue(
+    queue: Queue,
+    site: Site,
+    configs: Collection[RunConfig],
+    on_end: Callable[[Ended], None],
+    *,
+    scheduler: Any = None,
+) -> None:
+    """Run what the queue makes ready until it is finished or stopped.
+
+    configs: of all that may be trained; they say which data is published.
+    """
+    (site.home / "logs").mkdir(parents=True, exist_ok=True)
+    refs = _published(site.corpus, configs)
+
+    def heard(ended: Ended) -> None:
+        queue.end(ended)
+        on_end(ended)
+
+    book = Book(site.store, site.corpus, site.machine, site.view, heard)
+    hand_out = _HandOut(queue, site, book)
+    run_trials(
+        hand_out,
+        refs,
+        book.listener(),
+        logs=site.home / "logs",
+        stop=site.stop,
+        scheduler=scheduler,
+        num_pending=site.max_concurrent or 1,
+    )
+
+
+class _HandOut:
+    """Turns what the queue makes ready into trials, as many at once as there is room for."""
+
+    def __init__(self, queue: Queue, site: Site, book: Book) -> None:
+        self.queue, self.site, self.book = queue, site, book
+
+    def finished(self) -> bool:
+        return self.queue.finished()
+
+    def next(self) -> Trial | None:
+        """The first ready chain, where there is room for it now."""
+        ready = self.queue.ready()
+        if not ready:
+            return None
+        chain = ready[0]
+        run = place_run(chain[0].config, self.site.machine, lambda _: None)
+        if not self._room_for(run):
+            return None
+        self.queue.start(chain)
+        return self._trial(chain)
+
+    def _room_for(self, run: RunConfig) -> bool:
+        flying = [self.book.placed[name][1] for name in self.book.open]
+        if self.site.max_concurrent is not None:
+            return len(flying) < self.site.max_concurrent
+        machine = self.site.machine
+        cpus = sum(cpus_of(one) for one in flying) + cpus_of(run)
+        gpus = sum(gpus_of(one) for one in flying) + gpus_of(run)
+        return cpus <= machine.num_cpus and gpus <= machine.num_gpus
+
+    def _trial(self, chain: Chain) -> Trial:
+        home = self.site.home / "checkpoints"
+        legs = []
+        for one in chain:
+            run = place_run(one.config, self.site.machine, lambda _: None)
+            self.book.expect(one, run)
+            trunk = home / one.trunk if one.trunk else None
+            loss = self.queue.loss_of(one)
+            legs.append(Leg(one.name, run, home / one.name, trunk, one.save_at_fork, loss))
+        self.book.begin(next(leg.name for leg in legs if leg.answered is None))
+        return Trial(tuple(legs), data_key(chain[0].config))
+
+
+def cpus_of(run: RunConfig) -> float:
+    """CPUs that a placed run holds: a GPU's process needs one beside it, asked for or not."""
+    return float(run.runtime.threads * int(run.runtime.workers))
+
+
+def gpus_of(run: RunConfig) -> int:
+    """GPUs that a placed run holds."""
+    return int(run.runtime.workers) if run.runtime.device == "cuda" else 0
+
+
+def data_key(config: RunConfig) -> str:
+    """Runs with the same key read the same published stream: budgets are its prefixes."""
+    return f"{config.data.val_tokens}/{config.runtime.stream}"
+
+
+def answered(one: Request, row: Row) -> Ended:
+    """What the record says; a divergence is as final as a loss: the run is deterministic."""
+    if row.state == "diverged":
+        return Ended(one, "diverged", run_id=row.run_id, reason=row.reason or "on record")
+    return Ended(one, "answered", row.val_loss, row.val_bpb, row.run_id)
+
+
+def _published(corpus: Corpus, configs: Collection[RunConfig]) -> dict[str, StreamRefs]:
+    """One stream for each way to read it, long enough for the largest budget."""
+    groups: dict[str, list[RunConfig]] = {}
+    for config in configs:
+        groups.setdefault(data_key(config), []).append(config)
+    found = {}
+    for key, members in groups.items():
+        data, mode = members[0].data, members[0].runtime.stream
+        largest = max(member.data.unique_tokens for member in members)
+        found[key] = publish(corpus, largest, data.val_tokens, mode)
+    return found
+
+
+@contextmanager
+def _claimed(store: Store, requests: Sequence[Request]) -> Iterator[None]:
+    from contextlib import ExitStack
+
     with ExitStack() as stack:
-        stop = stack.enter_context(
-            stop_on_signals(
-                lambda: view.note(
-                    "stopping: saving a checkpoint; press Ctrl-C again to end at once"
-                )
-            )
-        )
         for cell in dict.fromkeys(one.key.cell for one in requests):
             try:
                 stack.enter_context(store.claim(cell))
             except CellHeldError as error:
                 raise ConfigError(f"{error}; wait for it, or end that process") from None
-        for one in requests:
-            run = placed[one.name]
-            book.open[one.name] = _begin(store, one, run, corpus, machine)
-            view.begin(one, run)
-        for group in _groups(requests, placed):
-            data = group[0].config.data
-            mode = group[0].config.runtime.stream
-            refs = publish(corpus, data.unique_tokens, data.val_tokens, mode)
-            trials = [
-                Trial(one.name, placed[one.name], home / "checkpoints" / one.name) for one in group
-            ]
-            run_trials(trials, refs, book.listener(), logs=home / "logs", stop=stop)
-    return book.ended
-
-
-def _groups(requests: Sequence[Request], placed: Mapping[str, RunConfig]) -> list[list[Request]]:
-    """Requests that read the same tokens and have the same kind of place run side by side."""
-    groups: dict[Any, list[Request]] = {}
-    for one in requests:
-        data, runtime = one.config.data, placed[one.name].runtime
-        kind = (data.unique_tokens, data.val_tokens, runtime.stream, runtime.workers == 1)
-        groups.setdefault(kind, []).append(one)
-    return list(groups.values())
-
-
-class _Book:
-    """What the driver writes down while trials run."""
-
-    def __init__(self, requests: Sequence[Request], store: Store, view: View) -> None:
-        self.requests = {one.name: one for one in requests}
-        self.store, self.view = store, view
-        self.open: dict[str, Result] = {}
-        self.ended: dict[str, Ended] = {}
-        self.last: dict[str, Report] = {}
-
-    def listener(self) -> Listener:
-        return Listener(self.on_report, self.on_end)
-
-    def on_report(self, name: str, report: Report) -> None:
-        points = list(report.points)
-        if points:
-            rate = {"perf/tokens_per_second": report.tokens_per_second}
-            points.append(points[-1]._replace(values=rate))
-        self.open[name].log(points)
-        self.last[name] = report
-        self.view.report(self.requests[name], report)
-
-    def on_end(self, name: str, outcome: Outcome, traceback: str) -> None:
-        one, result = self.requests[name], self.open[name]
-        if outcome.state == "complete":
-            result.finish(_metrics(outcome, self.last.get(name)))
-        elif outcome.state == "diverged":
-            result.diverge(outcome.reason)
-        elif outcome.state in ("failed", "refused"):
-            result.fail(traceback or outcome.reason)
-        else:
-            result.interrupt(outcome.reason or "stopped")
-        ended = Ended(
-            one,
-            outcome.state,
-            outcome.val_loss,
-            outcome.val_bpb,
-            result.run_id,
-            outcome.reason,
-            traceback,
-        )
-        self.ended[name] = ended
-        self.view.end(ended)
-
-
-def _metrics(outcome: Outcome, last: Report | None) -> dict[str, float]:
-    assert outcome.val_loss is not None
-    metrics = {"val_loss": outcome.val_loss, "device_seconds": outcome.seconds}
-    if outcome.val_bpb is not None:
-        metrics["val_bpb"] = outcome.val_bpb
-    if outcome.peak_bytes is not None:
-        metrics["peak_memory_bytes"] = float(outcome.peak_bytes)
-    if outcome.best_epoch is not None:
-        metrics["best_epoch"] = float(outcome.best_epoch)
-    if last is not None and last.seconds > 0:
-        metrics["tokens_per_second"] = last.tokens_seen / last.seconds
-    return metrics
-
-
-def _begin(store: Store, one: Request, run: RunConfig, corpus: Corpus, machine: Machine) -> Result:
-    config = one.config
-    assert config.model.vocab_size is not None
-    params = {
-        "objective": config.objective.name,
-        **{
-            f"objective.{name}": value
-            for name, value in (config.objective.model_extra or {}).items()
-        },
-        "num_epochs": config.num_epochs,
-        "weight_decay": config.optim.weight_decay,
-        "lr": config.optim.lr,
-        "tau": float(f"{config.tau:.6g}"),
-        "batch_size": config.batch_size,
-        "seq_len": config.data.seq_len,
-        "schedule": config.schedule.kind,
-        "dropout": config.model.dropout,
-        "num_params": num_params(config.shape, config.model.vocab_size),
-        "num_non_embedding_params": num_non_embedding_params(config.shape),
-        "train_tokens": config.train_tokens,
-        "num_rows": config.data.num_rows,
-        "targets_per_epoch": config.unique_tokens,
-        "num_steps": config.num_steps,
-    }
-    workers = run.runtime.workers
-    tags = {
-        "objective": config.objective.name,
-        "budget": count_label(one.key.cell.unique_tokens),
-        "bound": config.objective.build().bound,
-        "device": machine.gpu_name if run.runtime.device == "cuda" else machine.cpu_name,
-        "device_type": run.runtime.device,
-        "threads": run.runtime.threads,
-        "world_size": workers,
-        "microbatch_size": run.runtime.microbatch_size,
-        "corpus_hash": one.reads,
-    }
-    manifest = corpus.manifest.model_dump(mode="json")
-    return store.begin(
-        one.key, config=config.to_dict(), params=params, tags=tags, manifest=manifest
-    )
-
-
-def _check_validation(config: RunConfig, corpus: Corpus) -> None:
-    have = corpus.manifest.validation.tokens
-    wanted = config.data.val_tokens
-    if wanted is not None and wanted > have:
-        raise ConfigError(
-            f"data.val_tokens ({wanted:,}) must be at most the corpus's {have:,} validation tokens"
-        )
-    if rows_in(wanted or have, config.data.seq_len, config.data.seq_len) < 1:
-        raise ConfigError(
-            f"the validation set of {wanted or have:,} tokens holds no row of "
-            f"data.seq_len + 1 = {config.data.seq_len + 1}; prepare more with --val-tokens"
-        )
-
-
-def _answered(one: Request, row: Row) -> Ended:
-    """What the record says; a divergence is as final as a loss: the run is deterministic."""
-    if row.state == "diverged":
-        return Ended(one, "diverged", run_id=row.run_id, reason=row.reason or "on record")
-    return Ended(one, "answered", row.val_loss, row.val_bpb, row.run_id)
+        yield

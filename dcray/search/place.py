@@ -29,15 +29,23 @@ class Machine:
     gpu_bytes: float  # of the smallest GPU; 0 where there is none
 
 
-def this_machine() -> Machine:
-    """The connected cluster's CPUs and GPUs; a GPU is asked for its name and memory."""
+def this_machine(*, gpu_seconds: float = 0.0) -> Machine:
+    """The connected cluster's CPUs and GPUs; a GPU is asked for its name and memory.
+
+    gpu_seconds: how long to wait for a first GPU where there is none yet: asking for it is what
+    makes an autoscaler start a node.
+    """
     import ray
 
-    have = ray.cluster_resources()
-    num_gpus = int(have.get("GPU", 0))
     gpu_name, gpu_bytes = "", 0.0
-    if num_gpus:
-        gpu_name, gpu_bytes = ray.get(ray.remote(num_gpus=1, num_cpus=0)(_gpu).remote())
+    if gpu_seconds or ray.cluster_resources().get("GPU", 0):
+        asked = ray.remote(num_gpus=1, num_cpus=0)(_gpu).remote()
+        try:
+            gpu_name, gpu_bytes = ray.get(asked, timeout=gpu_seconds or None)
+        except ray.exceptions.GetTimeoutError:
+            ray.cancel(asked, force=True)
+    have = ray.cluster_resources()
+    num_gpus = int(have.get("GPU", 0)) if gpu_name else 0
     return Machine(
         have.get("CPU", 0),
         num_gpus,

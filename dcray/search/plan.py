@@ -8,7 +8,7 @@ from typing import Any
 
 from dcray.config import RunConfig
 from dcray.search.place import CPU_BATCH_BYTES, CPU_CORE_FLOPS
-from dcray.sizes import num_non_embedding_params, num_params
+from dcray.sizes import PAPER_SIZES, num_non_embedding_params, num_params
 from dcray.track.rows import Row
 from dcray.train.cost import fitting_microbatch, memory, training_flops
 
@@ -54,7 +54,7 @@ def estimate(config: RunConfig, *, device: str, measured: Iterable[Row] = ()) ->
     shape, vocab_size = config.shape, config.model.vocab_size
     bytes_needed = memory(config, world_size=workers, microbatch_size=micro, half=half)
     count, flops = num_params(shape, vocab_size), training_flops(config)
-    seconds, source = _seconds(config, device, workers, flops, list(measured))
+    seconds, source = expected_seconds(config, device, workers, measured)
     fields = {
         "size": config.size_name,
         "objective": config.objective.name,
@@ -81,9 +81,10 @@ def estimate(config: RunConfig, *, device: str, measured: Iterable[Row] = ()) ->
     return Estimate(device, fields, seconds, source)
 
 
-def _seconds(
-    config: RunConfig, device: str, workers: int, flops: float, measured: list[Row]
+def expected_seconds(
+    config: RunConfig, device: str, workers: int, measured: Iterable[Row]
 ) -> tuple[float, str]:
+    """The expected time of a run on `workers` devices, and where that figure comes from."""
     rates = [rate for row in measured if (rate := _rate(row, config, device, workers))]
     if rates:
         rates.sort()
@@ -91,7 +92,14 @@ def _seconds(
         many = f"{len(rates)} run{'s' if len(rates) > 1 else ''}"
         return config.train_tokens / rate, f"{many} of this store, {rate:,.0f} tokens/s"
     per_device = H100_FLOPS if device == "cuda" else CPU_CORE_FLOPS * config.runtime.threads
-    return flops / (per_device * workers), TABLE
+    return training_flops(config) / (per_device * workers), TABLE
+
+
+def planned_device(config: RunConfig) -> str:
+    """ "cuda" or "cpu" where nothing says which: the paper's sizes were meant for GPUs."""
+    if config.runtime.device != "auto":
+        return config.runtime.device
+    return "cuda" if config.size_name in PAPER_SIZES else "cpu"
 
 
 def _rate(row: Row, config: RunConfig, device: str, workers: int) -> float | None:

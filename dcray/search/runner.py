@@ -6,36 +6,49 @@ name; nothing of Tune's is read back: the record and the checkpoints are what a 
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
 from dcray import plugins
 from dcray.config import RunConfig
 from dcray.corpus.stream import StreamRefs
 from dcray.train.meter import Point
 from dcray.train.progress import Outcome, Report
-from dcray.train.worker import STOP_FILE, resources, trial
+from dcray.train.worker import STOP_FILE, Leg, resources, trial
 
 _NOTHING = (object, ())  # Tune saves its state as it goes; nothing of ours is ever read back
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One trial: a placed configuration and the folder of its checkpoints."""
+    """One trial: what it trains one after the other, and which data its workers read."""
 
-    name: str
-    run: RunConfig
-    folder: Path
+    legs: tuple[Leg, ...]
+    data: str  # a key of the published streams
+
+    @property
+    def run(self) -> RunConfig:
+        """The first leg's placed configuration: all are computed in its place."""
+        return self.legs[0].run
+
+
+class HandOut(Protocol):
+    """What the runner asks: a trial that may start now, or None; and whether all has ended."""
+
+    def next(self) -> Trial | None: ...
+    def finished(self) -> bool: ...
 
 
 @dataclass
@@ -57,8 +70,20 @@ class StopRequest:
         """Ask every trial to save and end, and hand out no more."""
         self.event.set()
         for folder in self.folders:
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / STOP_FILE).touch()
+            self._ask(folder)
+
+    def watch(self, folder: Path) -> None:
+        """A trial starts in this folder: it is asked too, now or later."""
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / STOP_FILE).unlink(missing_ok=True)
+        self.folders.append(folder)
+        if self.event.is_set():
+            self._ask(folder)
+
+    @staticmethod
+    def _ask(folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / STOP_FILE).touch()
 
 
 @contextmanager
@@ -84,40 +109,39 @@ def stop_on_signals(on_first: Callable[[], None]) -> Iterator[StopRequest]:
 
 
 def run_trials(
-    trials: Sequence[Trial],
-    refs: StreamRefs,
+    hand_out: HandOut,
+    refs: Mapping[str, StreamRefs],
     listener: Listener,
     *,
     logs: Path,
     stop: StopRequest,
+    scheduler: Any = None,
+    num_pending: int = 1,
 ) -> None:
-    """Run every trial to its outcome on the connected Ray; each says how it ended exactly once.
+    """Run what is handed out on the connected Ray; each leg says how it ended exactly once.
 
-    All trials of one call have the same kind of place: in-process, or a worker group.
+    scheduler: Tune's, for whole trunks; None: FIFO. num_pending: trials that may wait for a place,
+    so that an autoscaler sees them.
     """
     import ray.tune
     from ray.tune.execution.placement_groups import PlacementGroupFactory
 
-    for one in trials:
-        one.folder.mkdir(parents=True, exist_ok=True)
-        (one.folder / STOP_FILE).unlink(missing_ok=True)
-    stop.folders = [one.folder for one in trials]
-    if stop.event.is_set():
-        stop.set()
-    in_process = all(one.run.runtime.workers == 1 for one in trials)
-    bundles = {one.name: resources(one.run, gpu=one.run.runtime.device == "cuda") for one in trials}
+    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # a lost trial is told by us
+    os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(num_pending)
     name = f"tune-{time.time_ns()}-{os.getpid()}"
-    callback = _callback(listener, {one.name for one in trials})
+    callback = _callback(listener, stop)
     tuner = ray.tune.Tuner(
         ray.tune.with_resources(
-            ray.tune.with_parameters(partial(trial), refs=refs, plugin_files=plugins.carried()),
-            lambda config: PlacementGroupFactory(bundles[config["name"]]),
+            ray.tune.with_parameters(
+                partial(trial), refs=dict(refs), plugin_files=plugins.carried()
+            ),
+            lambda config: PlacementGroupFactory(config["bundles"]),
         ),
         tune_config=ray.tune.TuneConfig(
             num_samples=-1,
-            search_alg=_hand_out(trials, stop.event),
-            reuse_actors=in_process,
-            max_concurrent_trials=None if in_process else _groups_at_once(trials),
+            search_alg=_searcher(hand_out, callback, stop),
+            scheduler=scheduler,
+            reuse_actors=scheduler is None,
         ),
         run_config=ray.tune.RunConfig(
             name=name,
@@ -132,36 +156,41 @@ def run_trials(
     shutil.rmtree(logs / name, ignore_errors=True)
 
 
-def _groups_at_once(trials: Sequence[Trial]) -> int:
-    """How many worker groups the cluster holds at once: more would wait for each other for ever."""
-    import ray
+def asha(first: int, longest: int) -> Any:
+    """Ray's ASHA over whole trunks: rungs at first, twice that, ... epochs; half of them go on."""
+    from ray.tune.schedulers import ASHAScheduler
 
-    have = ray.cluster_resources()
-    largest = max(int(one.run.runtime.workers) for one in trials)
-    threads = max(one.run.runtime.threads for one in trials)
-    fits = [have.get("CPU", 0) // (largest * threads)]
-    if any(one.run.runtime.device == "cuda" for one in trials):
-        fits.append(have.get("GPU", 0) // largest)
-    return max(1, int(min(fits)))
+    return ASHAScheduler(
+        time_attr="num_epochs",
+        metric="val_loss",
+        mode="min",
+        grace_period=first,
+        max_t=longest,
+        reduction_factor=2,
+    )
 
 
-def _hand_out(trials: Sequence[Trial], stopped: threading.Event) -> Any:
-    """A Searcher that gives each trial once, in order, and no more after a stop."""
+def _searcher(hand_out: HandOut, callback: Any, stop: StopRequest) -> Any:
+    """A Searcher that asks what may start now; after a stop it hands out no more."""
     from ray.tune.search import Searcher
 
-    class HandOut(Searcher):  # type: ignore[misc]
+    class Ask(Searcher):  # type: ignore[misc]
         def __init__(self) -> None:
-            super().__init__(metric=None, mode=None)
-            self.left = list(trials)
+            super().__init__(metric="val_loss", mode="min")
 
-        def suggest(self, trial_id: str) -> dict[str, Any] | str:
-            if not self.left or stopped.is_set():
+        def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
+            if stop.event.is_set() or hand_out.finished():
                 return str(Searcher.FINISHED)
-            one = self.left.pop(0)
+            one = hand_out.next()
+            if one is None:
+                return None
+            for leg in one.legs:
+                stop.watch(leg.folder)
+            callback.expect(leg.name for leg in one.legs if leg.answered is None)
             return {
-                "name": one.name,
-                "run": one.run.to_dict(),
-                "folder": str(one.folder.absolute()),
+                "legs": [leg.plain() for leg in one.legs],
+                "data": one.data,
+                "bundles": resources(one.run, gpu=one.run.runtime.device == "cuda"),
             }
 
         def __reduce__(self) -> Any:
@@ -172,42 +201,59 @@ def _hand_out(trials: Sequence[Trial], stopped: threading.Event) -> Any:
         ) -> None:
             pass
 
-    return HandOut()
+    return Ask()
 
 
-def _callback(listener: Listener, names: set[str]) -> Any:
-    """Tune's callback in the driver: reports and outcomes to the listener, in the trials' order."""
+def _callback(listener: Listener, stop: StopRequest) -> Any:
+    """Tune's callback in the driver: reports and outcomes to the listener, as they come in."""
     from ray.tune import Callback
 
     class Forward(Callback):  # type: ignore[misc]
         def __init__(self) -> None:
-            self.open = set(names)
+            self.open: dict[str, None] = {}
+            self.step: dict[str, int] = {}
 
         def __reduce__(self) -> Any:
             return _NOTHING
 
+        def expect(self, names: Iterable[str]) -> None:
+            self.open |= dict.fromkeys(names)
+
         def on_trial_result(
             self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **_: Any
         ) -> None:
-            name = trial.config["name"]
-            if "report" in result:
+            name = result.get("name", "")
+            if "report" in result and name in self.open:
                 said = dict(result["report"])
                 points = [Point(*point) for point in said.pop("points")]
+                self.step[name] = said["step"]
                 listener.on_report(name, Report(**said, points=points))
             if "outcome" in result:
                 outcome = dict(result["outcome"])
                 self.end(name, outcome.pop("traceback", ""), outcome)
 
+        def on_trial_complete(
+            self, iteration: int, trials: list[Any], trial: Any, **_: Any
+        ) -> None:
+            """What is still open then was stopped: by a scheduler, or with the legs before it."""
+            state = "stopped" if stop.event.is_set() else "dropped"
+            self.end_all(trial, {"state": state, "reason": "its trunk was stopped"})
+
         def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **_: Any) -> None:
+            """What is our own error is an outcome: here the process itself is gone."""
             path = trial.error_file
             trace = Path(path).read_text() if path and Path(path).exists() else ""
-            reason = (trace.strip().splitlines() or ["its process ended without a word"])[-1]
-            self.end(trial.config["name"], trace, {"state": "failed", "reason": reason})
+            self.end_all(trial, {"state": "lost", "reason": _first_sentence(trace)}, trace)
+
+        def end_all(self, trial: Any, outcome: dict[str, Any], trace: str = "") -> None:
+            for leg in trial.config["legs"]:
+                self.end(leg["name"], trace, outcome)
 
         def end(self, name: str, trace: str, outcome: dict[str, Any]) -> None:
             if name in self.open:
-                self.open.discard(name)
-                listener.on_end(name, Outcome(**{"step": 0, "seconds": 0.0} | outcome), trace)
+                del self.open[name]
+                said = {"step": self.step.get(name, 0), "seconds": 0.0}
+                listener.on_end(name, Outcome(**said | outcome), trace)
 
         def settle(self) -> None:
             """Trials that never said how they ended were not started, or their processes died."""
@@ -215,3 +261,9 @@ def _callback(listener: Listener, names: set[str]) -> Any:
                 self.end(name, "", {"state": "stopped", "reason": "it was not started"})
 
     return Forward()
+
+
+def _first_sentence(trace: str) -> str:
+    """Of what Ray says of a dead process; the rest of it guesses at causes."""
+    said = re.search(r"The actor (?:is dead|died|never ran)[^.\n]*", trace)
+    return said[0] if said else "its process ended without a word"

@@ -16,6 +16,7 @@ from filelock import FileLock, Timeout
 
 from dcray.cluster import set_environment
 from dcray.errors import ConfigError
+from dcray.named import check_kept, on_head_node
 
 T = TypeVar("T")
 
@@ -23,6 +24,7 @@ QUIET = {  # defaults only: what the user has set stays
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",  # its retries take minutes and block; ours buffer
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
 }
 SCHEMES = ("sqlite", "http", "https", "postgresql", "mysql", "mssql")
 LOCK_SECONDS = 180.0  # longer than a holder waits for a record that is away
@@ -122,6 +124,7 @@ def connect(directory: Path, tracking_uri: str | None, *, create: bool) -> Conne
     directory = Path(directory).absolute()
     uri = resolve_uri(directory, tracking_uri)
     if create:
+        _check_reached_by_all(uri, directory)
         _make_writable(directory, "the directory of the record")
     database = sqlite_path(uri).absolute() if uri.startswith("sqlite") else None
     if database is not None and not create and not database.is_file():
@@ -138,6 +141,19 @@ def connect(directory: Path, tracking_uri: str | None, *, create: bool) -> Conne
         return replace(connection, client=_client(uri, create=create))
     with connection.lock():  # a reader too: it may meet tables that are only half made
         return replace(connection, client=_client(uri, create=create))
+
+
+def _check_reached_by_all(uri: str, directory: Path) -> None:
+    """Raise ConfigError where the next driver, or a person, would not find what is written."""
+    check_kept(directory, "the directory of the record")
+    if uri.startswith("sqlite"):
+        check_kept(sqlite_path(uri), "the database of tracking_uri")
+    if is_local(uri) and not on_head_node():
+        raise ConfigError(
+            f"tracking_uri must be one that every driver reaches, got {redacted(uri)}, which is on "
+            "this node alone, and this is not the head of the cluster that RAY_ADDRESS names; give "
+            "--tracking-uri http://HOST:PORT of a server, or run where the head is"
+        )
 
 
 def _make_writable(directory: Path, what: str) -> None:

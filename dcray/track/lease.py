@@ -51,6 +51,10 @@ class Lease:
         self._released = False
         registry[run_id] = self
 
+    def tag(self, tags: Mapping[str, str]) -> None:
+        """Note where the search of the cell stands; never blocks."""
+        self._writer.put(Write(self.run_id, self.attempt, tags=dict(tags)))
+
     def held(self) -> bool:
         """Whether it is still ours: False where another driver thought us dead and took over."""
         run = patiently(

@@ -15,7 +15,7 @@ from dcray.sections import count_label
 
 KINDS = ("run", "branch", "confirmation")
 FORMAT = 1  # of the record; a reader refuses what a newer dcray wrote
-ABSURD_NATS = 100.0  # no language model is worse: a uniform one over 2^144 ids would be
+REMARKS = "eval/"  # metrics measured after the run had ended: no part of its curve
 
 _NAME = re.compile(r"[^\x00-\x1f'\"`/\\]+")  # goes into a search filter and into paths
 
@@ -119,7 +119,8 @@ def metrics_of(point: PointLike) -> dict[str, float]:
 
 
 @functools.cache
-def _is_key(text: str) -> bool:
+def is_key(text: str) -> bool:
+    """Whether MLflow takes it as the name of a metric."""
     return re.fullmatch(r"[\w/.-]+", text) is not None
 
 
@@ -135,7 +136,7 @@ def new_metrics(
     for point in points:
         milliseconds = round(getattr(point, "at", time.time()) * 1000)
         for key, value in metrics_of(point).items():
-            assert _is_key(key), f"a metric key has letters, digits and _/.-, got {key!r}"
+            assert is_key(key), f"a metric key has letters, digits and _/.-, got {key!r}"
             if (key, point.step) in recorded:
                 continue
             if math.isfinite(value):

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from dcray.sections import ABSURD_NATS
 from dcray.track.owner import Owner
-from dcray.track.points import ABSURD_NATS
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ that is left out why.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from dcray.errors import ConfigError, did_you_mean
 from dcray.track.connect import Connection, connect
 from dcray.track.owner import Owner
-from dcray.track.points import FORMAT, Point
+from dcray.track.points import FORMAT, REMARKS, Point
 from dcray.track.rows import Row, newest_complete, row_of, why_unusable
 
 PAGE = 1000
@@ -51,6 +51,7 @@ class CellRow:
     owner: Owner | None
     heartbeat_at: float | None
     held: bool  # RUNNING, and the owner lives
+    tags: Mapping[str, str]  # search_state, planned, winner, ...: where its search stands
 
 
 def results(directory: Path, *, study: str, tracking_uri: str | None = None) -> Results:
@@ -58,7 +59,7 @@ def results(directory: Path, *, study: str, tracking_uri: str | None = None) -> 
 
     Raises ConfigError where there is no such record or study, or where a newer dcray wrote it.
     """
-    rows, exclusions = _latest(connect(directory, tracking_uri, create=False), study)
+    rows, exclusions = latest(connect(directory, tracking_uri, create=False), study)
     usable: list[Row] = []
     for row in rows:
         reason = why_unusable(row) if row.state == "complete" else _why_unfinished(row)
@@ -71,12 +72,16 @@ def results(directory: Path, *, study: str, tracking_uri: str | None = None) -> 
 
 def every_result(directory: Path, *, study: str, tracking_uri: str | None = None) -> list[Row]:
     """What status reads: one row a key, in whatever state it is; oldest first."""
-    return _latest(connect(directory, tracking_uri, create=False), study)[0]
+    return latest(connect(directory, tracking_uri, create=False), study)[0]
 
 
 def cells(directory: Path, *, study: str, tracking_uri: str | None = None) -> list[CellRow]:
     """The cells that are on record, oldest first."""
-    connection = connect(directory, tracking_uri, create=False)
+    return cells_of(connect(directory, tracking_uri, create=False), study)
+
+
+def cells_of(connection: Connection, study: str) -> list[CellRow]:
+    """`cells`, over a connection that is there."""
     experiment = experiment_of(connection, study)
     found = search(connection, experiment.experiment_id, "tags.`dcray.role` = 'cell'")
     return [_cell_row(study, run) for run in found]
@@ -107,8 +112,20 @@ def curve(directory: Path, run_id: str, *, tracking_uri: str | None = None) -> l
         if getattr(error, "error_code", None) != "RESOURCE_DOES_NOT_EXIST":
             raise
         raise ConfigError(f'RUN must be the id of a run on record, got "{run_id}"') from None
-    keys = [key for key in run.data.metrics if "/" in key]
+    keys = [key for key in run.data.metrics if "/" in key and not key.startswith(REMARKS)]
     return points_of(history(connection, run_id, keys))
+
+
+def curves(
+    directory: Path, run_ids: Iterable[str], key: str, *, tracking_uri: str | None = None
+) -> dict[str, list[tuple[float, float]]]:
+    """{run id: [(epoch, value of the metric `key`)]} by step, for many runs over one connection."""
+    connection = connect(directory, tracking_uri, create=False)
+    found = {}
+    for run_id in run_ids:
+        points = points_of(history(connection, run_id, [key, "progress/epoch"]))
+        found[run_id] = [(p.epoch, p.values[key]) for p in points if key in p.values]
+    return found
 
 
 def points_of(rows: dict[str, dict[int, tuple[float, float]]]) -> list[Point]:
@@ -192,7 +209,7 @@ def _check_newer(study: str, tags: Mapping[str, str]) -> None:
         )
 
 
-def _latest(connection: Connection, study: str) -> tuple[list[Row], list[Exclusion]]:
+def latest(connection: Connection, study: str) -> tuple[list[Row], list[Exclusion]]:
     """One row a key, and the runs of ours that are not it or cannot be read."""
     experiment = experiment_of(connection, study)
     by_key: dict[str, list[Row]] = {}
@@ -238,4 +255,5 @@ def _cell_row(study: str, run: Any) -> CellRow:
         owner=owner,
         heartbeat_at=heartbeat,
         held=running and owner is not None and owner.alive(heartbeat),
+        tags=dict(tags),
     )

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import atexit
 import json
-import time
 import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -26,6 +25,7 @@ from dcray.errors import ConfigError
 from dcray.track import runs
 from dcray.track.connect import Connection, connect, patiently
 from dcray.track.lease import Lease, settle, take
+from dcray.track.marks import columns_of, identity_marks, texts_of
 from dcray.track.owner import Owner, this_process
 from dcray.track.points import FORMAT, Cell, Key, run_name
 from dcray.track.provenance import provenance
@@ -117,6 +117,20 @@ class Store:
         found = self._wait(lambda: self._runs_of(key))
         return newest_complete([row_of(self.study, run) for run in found]) if found else None
 
+    def every(self) -> list[Row]:
+        """One row for each key of the study, in whatever state it is."""
+        return self._wait(lambda: runs.latest(self.connection, self.study)[0])
+
+    def config(self, run_id: str) -> dict[str, Any]:
+        """The configuration that a result kept as its artifact."""
+        path = self._wait(lambda: self.connection.client.download_artifacts(run_id, "config.json"))
+        found: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
+        return found
+
+    def cells(self, study: str | None = None) -> list[runs.CellRow]:
+        """The cells of this study, or of another one of the same record, that are on record."""
+        return self._wait(lambda: runs.cells_of(self.connection, study or self.study))
+
     def begin(
         self,
         key: Key,
@@ -135,7 +149,7 @@ class Store:
         complete: ask find() first.
         """
         parent = self.cell(key.cell)
-        columns = _texts({**params, **_columns(key)})
+        columns = texts_of({**params, **columns_of(key)})
         marks = self._marks(key, parent, tags or {})
         with self.connection.lock():
             run_id, recorded, known = self._wait(
@@ -169,9 +183,9 @@ class Store:
             self._provenance = provenance()
         return {
             **self._provenance,
-            **_texts(tags),
-            **_texts(_columns(key)),
-            **_identity(key.cell, this_process(), self.attempt),
+            **texts_of(tags),
+            **texts_of(columns_of(key)),
+            **identity_marks(key.cell, this_process(), self.attempt),
             "dcray.role": "result",
             "dcray.key": key.name,
             "dcray.state": "running",
@@ -225,8 +239,8 @@ class Store:
         found = list(runs.search(self.connection, self.experiment_id, wanted))
         if not found:
             marks = {
-                **_texts(tags),
-                **_identity(cell, this_process(), self.attempt),
+                **texts_of(tags),
+                **identity_marks(cell, this_process(), self.attempt),
                 "dcray.role": "cell",
                 "dcray.cell": cell.name,
                 "size": cell.size,
@@ -256,34 +270,6 @@ def _experiment(connection: Connection, study: str) -> str:
         if getattr(error, "error_code", None) != "RESOURCE_ALREADY_EXISTS":
             raise
         return str(client.get_experiment_by_name(study).experiment_id)  # another host was first
-
-
-def _identity(cell: Cell, owner: Owner, attempt: str) -> dict[str, str]:
-    return {
-        "study": cell.study,
-        "dcray.format": str(FORMAT),
-        "dcray.owner": owner.to_json(),
-        "dcray.attempt": attempt,
-        "dcray.heartbeat": str(time.time()),
-    }
-
-
-def _columns(key: Key) -> dict[str, Any]:
-    return {
-        "size": key.cell.size,
-        "unique_tokens": key.cell.unique_tokens,
-        "recipe": key.cell.recipe,
-        "seed": key.seed,
-    }
-
-
-def _texts(values: Mapping[str, Any]) -> dict[str, str]:
-    """Values as MLflow keeps them, exact: 0.1 is "0.1", True is "true", None is left out."""
-    return {
-        name: str(value).lower() if isinstance(value, bool) else str(value)
-        for name, value in values.items()
-        if value is not None
-    }
 
 
 __all__ = ["Cell", "Key", "Lease", "Result", "Row", "Store"]

@@ -1,6 +1,7 @@
 """Resumable checkpoints: torch.distributed.checkpoint, renamed into place, read on any world size.
 
     FOLDER/step-00000200/{__0_0.distcp, .metadata, meta.json}    FOLDER/best/{..., meta.json}
+    TRUNK/step-00000180/{...}    the state at a fork, shared by the branches of one trunk
 
 meta.json holds the configuration, the progress and the points of the curve so far, so that a dead
 driver's gap in the record can be filled.
@@ -13,7 +14,7 @@ import json
 import os
 import shutil
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,43 +32,73 @@ from torch.optim import Optimizer
 
 from dcray.config import RunConfig
 from dcray.errors import ConfigError
+from dcray.train.schedule import fork_step
 from dcray.train.shard import Place
 
 FORMAT = 1
 BEST = "best"
+TRUNK_FREE = ("num_epochs",)  # in what the branches of one trunk differ
 
 
 class Checkpoints:
-    """The checkpoints of one run in one folder; every method is called by all ranks together."""
+    """The checkpoints of one run in one folder; every method is called by all ranks together.
 
-    def __init__(self, folder: Path, config: RunConfig, place: Place, *, keep: int) -> None:
+    trunk: the folder of the states at forks that this run shares with shorter and longer ones; None
+    for a run that stands alone. save_at_fork: whether a longer one may follow.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        config: RunConfig,
+        place: Place,
+        *,
+        keep: int,
+        trunk: Path | None = None,
+        save_at_fork: bool = False,
+    ) -> None:
         self.folder, self.config, self.place, self.keep = folder, config, place, keep
+        self.trunk, self.save_at_fork = trunk, save_at_fork
 
     def save(
         self, model: nn.Module, optimizer: Optimizer, progress: Mapping[str, Any], *, step: int
     ) -> None:
         """Write `step-N` and drop the oldest beyond `keep`. An interrupted save leaves nothing."""
         weights, moments = get_state_dict(model, optimizer)
-        self._write(f"step-{step:08d}", {"model": weights, "optim": moments}, progress)
+        self._write(self.folder / _step(step), {"model": weights, "optim": moments}, progress)
         if self.place.rank == 0:
-            for old in self._steps()[: -self.keep]:
-                shutil.rmtree(self.folder / old, ignore_errors=True)
+            for old in _steps(self.folder)[: -self.keep]:
+                shutil.rmtree(old, ignore_errors=True)
+
+    def save_fork(
+        self, model: nn.Module, optimizer: Optimizer, progress: Mapping[str, Any], *, step: int
+    ) -> None:
+        """Leave the state at the fork in the trunk's folder, where a longer branch may follow."""
+        if self.trunk is None or not self.save_at_fork:
+            return
+        weights, moments = get_state_dict(model, optimizer)
+        self._write(self.trunk / _step(step), {"model": weights, "optim": moments}, progress)
 
     def load(self, model: nn.Module, optimizer: Optimizer) -> dict[str, Any] | None:
-        """Restore the newest checkpoint into model and optimizer; its progress, or None."""
+        """Restore the newest checkpoint into model and optimizer; its progress, or None.
+
+        The trunk's state at a fork counts too, as long as this run's decay has not begun there.
+        """
         if self.place.rank == 0:
-            _settle(self.folder)
+            for folder in filter(None, (self.folder, self.trunk)):
+                _settle(folder)
         self.place.barrier()
-        steps = self._steps()
+        path = self._newest()
         self.place.barrier()
-        if not steps:
+        if path is None:
             return None
-        path = self.folder / steps[-1]
         meta = read_meta(path)
-        check_same(meta["config"], self.config, path)
+        check_same(
+            meta["config"], self.config, path, but=() if path.parent == self.folder else TRUNK_FREE
+        )
         weights, moments = get_state_dict(model, optimizer)
         state: dict[str, Any] = {"model": weights, "optim": moments}
-        _quietly(
+        quietly(
             state_dict_loader.load, state, checkpoint_id=str(path), no_dist=self.place.mesh is None
         )
         set_state_dict(
@@ -78,12 +109,12 @@ class Checkpoints:
 
     def save_best(self, model: nn.Module, progress: Mapping[str, Any]) -> None:
         """Keep these weights as the best so far."""
-        self._write(BEST, {"model": get_model_state_dict(model)}, progress)
+        self._write(self.folder / BEST, {"model": get_model_state_dict(model)}, progress)
 
     def load_best(self, model: nn.Module) -> None:
         """Put the best weights into the model."""
         state = {"model": get_model_state_dict(model)}
-        _quietly(
+        quietly(
             state_dict_loader.load,
             state,
             checkpoint_id=str(self.folder / BEST),
@@ -91,20 +122,21 @@ class Checkpoints:
         )
         set_model_state_dict(model, state["model"])
 
-    def _steps(self) -> list[str]:
-        if not self.folder.is_dir():
-            return []
-        found = (entry for entry in self.folder.iterdir() if entry.name.startswith("step-"))
-        return sorted(entry.name for entry in found if (entry / "meta.json").is_file())
+    def _newest(self) -> Path | None:
+        found = _steps(self.folder)
+        if self.trunk is not None:
+            last = _step(fork_step(self.config.num_steps, self.config.schedule))
+            found += [path for path in _steps(self.trunk) if path.name <= last]
+        return max(found, key=lambda path: (path.name, path.parent == self.folder), default=None)
 
-    def _write(self, name: str, state: dict[str, Any], progress: Mapping[str, Any]) -> None:
-        partial = self.folder / f".partial-{name}"
+    def _write(self, target: Path, state: dict[str, Any], progress: Mapping[str, Any]) -> None:
+        partial = target.with_name(f".partial-{target.name}")
         if self.place.rank == 0:
             shutil.rmtree(partial, ignore_errors=True)
-            self.folder.mkdir(parents=True, exist_ok=True)
-            _check_space(self.folder, state)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            _check_space(target.parent, state)
         self.place.barrier()
-        _quietly(
+        quietly(
             state_dict_saver.save,
             state,
             checkpoint_id=str(partial),
@@ -113,7 +145,7 @@ class Checkpoints:
         if self.place.rank == 0:
             meta = {"format": FORMAT, "config": self.config.to_dict(), "progress": dict(progress)}
             _write_synced(partial / "meta.json", json.dumps(meta))
-            _replace(partial, self.folder / name)
+            _replace(partial, target)
         self.place.barrier()
 
 
@@ -128,8 +160,13 @@ def read_meta(path: Path) -> dict[str, Any]:
     return meta
 
 
-def check_same(saved: Mapping[str, Any], config: RunConfig, path: Path) -> None:
-    """Raise ConfigError that names every field in which the checkpoint is another configuration."""
+def check_same(
+    saved: Mapping[str, Any], config: RunConfig, path: Path, *, but: Collection[str] = ()
+) -> None:
+    """Raise ConfigError that names every field in which the checkpoint is another configuration.
+
+    but: fields that may differ.
+    """
     try:
         theirs, ours = RunConfig.model_validate(saved), config
     except ValidationError as error:
@@ -142,6 +179,7 @@ def check_same(saved: Mapping[str, Any], config: RunConfig, path: Path) -> None:
         theirs.identity_fields() | {"seed": theirs.seed},
         ours.identity_fields() | {"seed": ours.seed},
     )
+    pairs = [pair for pair in pairs if pair[0] not in but]
     if pairs:
         listed = "; ".join(f"{name} is {a!r} there and {b!r} here" for name, a, b in pairs)
         raise ConfigError(
@@ -156,6 +194,15 @@ def _differences(a: Any, b: Any, name: str = "") -> list[tuple[str, Any, Any]]:
         prefix = f"{name}." if name else ""
         return [d for k in keys for d in _differences(a.get(k), b.get(k), f"{prefix}{k}")]
     return [] if a == b else [(name, a, b)]
+
+
+def _step(step: int) -> str:
+    return f"step-{step:08d}"
+
+
+def _steps(folder: Path) -> list[Path]:
+    """The whole checkpoints of a folder, oldest first."""
+    return sorted(path.parent for path in folder.glob("step-*/meta.json"))
 
 
 def _check_space(folder: Path, state: Mapping[str, Any]) -> None:
@@ -208,7 +255,7 @@ def _settle(folder: Path) -> None:
             aside.rename(target)
 
 
-def _quietly(function: Any, *args: Any, **kwargs: Any) -> None:
+def quietly(function: Any, *args: Any, **kwargs: Any) -> None:
     """Call without warnings; what fails on any rank is raised as itself, not as torch's wrapper.
 
     (CheckpointException is no Exception: it would pass every handler on its way out.)

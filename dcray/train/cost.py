@@ -40,8 +40,19 @@ def validation_flops(config: RunConfig, num_rows: int) -> float:
     return passes * row_flops(config) * num_rows
 
 
+def final_flops(config: RunConfig, num_rows: int) -> float:
+    """FLOPs of scoring the kept checkpoint once more, where the objective keeps one."""
+    objective: Objective = config.objective.build()
+    passes = objective.final().num_validation_passes if objective.keeps_best else 0.0
+    return passes * row_flops(config) * num_rows
+
+
 def validation_epochs(config: RunConfig, *, num_rows: int) -> set[int]:
-    """After which epochs the validation set is scored; the last is always among them."""
+    """After which epochs the validation set is scored; the last is always among them.
+
+    "auto": every so many that it takes at most max_cost_frac of the training; the last scoring of
+    an objective that keeps its best epoch is paid from the same share.
+    """
     wish, last = config.validation.epochs, config.num_epochs
     if wish == "end":
         return {last}
@@ -49,9 +60,12 @@ def validation_epochs(config: RunConfig, *, num_rows: int) -> set[int]:
         return {*wish, last}
     if isinstance(wish, int):
         return {*range(wish, last + 1, wish), last}
-    allowed = config.validation.max_cost_frac * training_flops_per_epoch(config)
-    every = max(1, math.ceil(validation_flops(config, num_rows) / allowed))
-    return {*range(every, last + 1, every), last}
+    final = final_flops(config, num_rows)
+    allowed = config.validation.max_cost_frac * training_flops(config) - final
+    cost = validation_flops(config, num_rows) * last
+    every = max(1, math.ceil(cost / allowed)) if allowed > 0 else last
+    stop = last - every + 1 if final else last + 1
+    return {*range(every, stop, every), last}
 
 
 @dataclass(frozen=True)

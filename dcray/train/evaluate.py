@@ -40,6 +40,7 @@ class Evaluation:
     loss: float
     bpb: float | None
     num_tokens: int
+    stderr: float | None = None  # of loss, by the objective's random draws; None: it draws none
 
 
 def make_batch(
@@ -77,7 +78,7 @@ def evaluate(
     """
     whole = Slice(np.arange(len(rows)), np.full(len(rows), draw), np.ones(len(rows), dtype=bool))
     mine = whole.part(place.rank, place.world_size, microbatch_size)
-    totals = torch.zeros(4, dtype=torch.float64, device=place.device)
+    totals = torch.zeros(5, dtype=torch.float64, device=place.device)
     for start in range(0, len(mine), microbatch_size):
         here = slice(start, start + microbatch_size)
         ids = mine.row_ids[here]
@@ -90,12 +91,13 @@ def evaluate(
         )
         key = place.put(keyed.row_keys(VALIDATION_SEED, draw, ids))
         totals += _sums(objective.validation(model, batch, key))
-    nats, num_tokens, text_nats, text_bytes = place.total(totals).tolist()
+    nats, num_tokens, text_nats, text_bytes, variance = place.total(totals).tolist()
     bpb = text_nats / math.log(2) / text_bytes if text_bytes else None
-    return Evaluation(nats / num_tokens, bpb, round(num_tokens))
+    stderr = math.sqrt(variance) / num_tokens if variance else None
+    return Evaluation(nats / num_tokens, bpb, round(num_tokens), stderr)
 
 
 def _sums(term: LossTerm) -> Tensor:
     zero = torch.zeros((), dtype=torch.float64, device=term.nats.device)
-    parts = (term.nats, term.num_tokens, term.text_nats, term.text_bytes)
+    parts = (term.nats, term.num_tokens, term.text_nats, term.text_bytes, term.variance)
     return torch.stack([zero if part is None else part.double() for part in parts])

@@ -22,7 +22,7 @@ from dcray.train.evaluate import FINAL_DRAW, Evaluation, ValidationRows, evaluat
 from dcray.train.meter import Meter, Point
 from dcray.train.optim import build_optimizer, set_lr
 from dcray.train.progress import Outcome, Progress, Report
-from dcray.train.schedule import lr_factor
+from dcray.train.schedule import fork_step, lr_factor
 from dcray.train.shard import Place, build_model
 from dcray.train.step import train_step
 
@@ -62,6 +62,7 @@ class _Run:
         self.model = build_model(config, place)
         self.optimizer = build_optimizer(self.model, config.optim)
         self.meter, self.progress = Meter(), Progress()
+        self.fork = fork_step(config.num_steps, config.schedule)
         self.validation_epochs = validation_epochs(config, num_rows=len(data.validation))
         self.point_every = max(1, math.ceil(config.num_steps / config.runtime.num_points))
         self.report_every, self.next_report = 1, 1
@@ -94,12 +95,12 @@ class _Run:
         for step, rows in zip(range(first, num_steps), rows_of_steps, strict=True):
             self._step(step, next(slices), rows)
             done = self.progress.step
-            if self.validation_epochs & {*self._epochs_ended(done)} or done == num_steps:
+            if self.validation_epochs & {*self.order.epochs_ended(done)} or done == num_steps:
                 outcome = self._validate()
                 if outcome:
                     yield outcome
                     return
-            if done >= self.next_report or done == num_steps:
+            if done >= self.next_report or done in (self.fork, num_steps):
                 outcome = self._report()
                 if outcome:
                     yield outcome
@@ -109,18 +110,21 @@ class _Run:
         """The result of a complete schedule: the last loss, or the best epoch's, scored again."""
         progress = self.progress
         assert progress.last is not None
+        if self.new_points:  # restored behind the last step: a dead driver may have missed them
+            self.report(self._message(0.0))
         _, loss, bpb = progress.last
-        best_epoch = None
+        best_epoch = stderr = None
         if self.objective.keeps_best and self.checkpoints is not None:
             best_epoch = progress.best_epoch
             self.checkpoints.load_best(self.model)
             final = self._evaluate(self.objective.final(), FINAL_DRAW)
-            loss, bpb = final.loss, final.bpb
-        return Outcome("complete", progress.step, progress.seconds, loss, bpb, best_epoch)
+            loss, bpb, stderr = final.loss, final.bpb, final.stderr
+        found = {"val_loss": loss, "val_loss_stderr": stderr, "val_bpb": bpb}
+        return self._outcome("complete", best_epoch=best_epoch, **found)
 
     def _step(self, step: int, part: Slice, rows: NDArray[Any]) -> None:
         config = self.config
-        count = self._rows_after(step + 1) - self._rows_after(step)
+        count = self.order.rows_after(step + 1) - self.order.rows_after(step)
         lr = config.optim.lr * lr_factor(step, config.num_steps, config.schedule)
         set_lr(self.optimizer, lr)
         tokens = count * config.data.seq_len
@@ -174,7 +178,7 @@ class _Run:
             return self._diverged(f"the validation loss is {result.loss}")
         if self.objective.keeps_best and result.loss < progress.best_loss:
             progress.best_loss = result.loss
-            progress.best_epoch = self._rows_seen() // self.config.usable_rows
+            progress.best_epoch = self.order.rows_after(progress.step) // self.config.usable_rows
             if self.checkpoints is not None:
                 self.checkpoints.save_best(self.model, {"step": progress.step})
         return None
@@ -199,7 +203,7 @@ class _Run:
         every = max(1, math.floor(spacing / max(step_seconds, 1e-9)))
         due = now - self.saved_at >= runtime.checkpoint_seconds or done
         flags = [float(due), float(self.should_stop()), float(every), now - self.mark]
-        points, (save, stop, interval, elapsed), finite = self.meter.flush(self.place, flags)
+        points, (save, stop, interval, elapsed), fault = self.meter.flush(self.place, flags)
         steps = self.progress.step - self.mark_step
         tokens = steps * self.config.batch_size * self.config.data.seq_len
         rate = tokens / max(time.perf_counter() - self.mark - self.idle, 1e-9)
@@ -213,60 +217,57 @@ class _Run:
         self.report(self._message(rate))  # may wait for whoever listens
         self.report_cost = time.perf_counter() - said
         self.idle += self.report_cost
-        if not finite:
-            return self._diverged("the training loss is not finite")
+        if fault:
+            return self._diverged(f"the training loss is {fault}")
+        if self.progress.step == self.fork and self.checkpoints is not None:
+            self._save_fork()  # before an own checkpoint, which would go on behind the fork
         if (save or stop) and self.checkpoints is not None:
             self._save()
         if stop and not done:
-            return Outcome("stopped", self.progress.step, self.progress.seconds)
+            return self._outcome("stopped")
         return None
+
+    def _save_fork(self) -> None:
+        """The trunk's state, from which longer branches go on: their own time starts there."""
+        assert self.checkpoints is not None
+        step = self.progress.step
+        state = self._state() | {"seconds": 0.0, "first_step": step}
+        self.checkpoints.save_fork(self.model, self.optimizer, state, step=step)
 
     def _save(self) -> None:
         assert self.checkpoints is not None
-        state = asdict(self.progress) | {"meter": self.meter.state(self.place)}
-        self.checkpoints.save(self.model, self.optimizer, state, step=self.progress.step)
+        step = self.progress.step
+        self.checkpoints.save(self.model, self.optimizer, self._state(), step=step)
         self.saved_at = time.perf_counter()
         self.idle += self.saved_at - self.mark
+
+    def _state(self) -> dict[str, Any]:
+        return asdict(self.progress) | {"meter": self.meter.state(self.place)}
 
     def _message(self, rate: float) -> Report:
         progress, points = self.progress, self.new_points
         self.new_points = []
-        return Report(
-            progress.step,
-            self.config.num_steps,
-            self._epoch(),
-            self._tokens_seen(),
-            progress.seconds,
-            rate,
-            points,
-        )
+        where = progress.step, self.config.num_steps, self._epoch(), self._tokens_seen()
+        return Report(*where, progress.seconds, progress.first_step, rate, points)
+
+    def _epoch(self) -> float:
+        return self.order.epoch_after(self.progress.step)
+
+    def _tokens_seen(self) -> int:
+        return self.order.rows_after(self.progress.step) * self.config.data.seq_len
 
     def _diverged(self, reason: str) -> Outcome:
-        step = self.progress.step
-        return Outcome("diverged", step, self.progress.seconds, reason=f"{reason} at step {step}")
+        return self._outcome("diverged", reason=f"{reason} at step {self.progress.step}")
+
+    def _outcome(self, state: str, **more: Any) -> Outcome:
+        progress = self.progress
+        rows = self.order.rows_after(progress.step) - self.order.rows_after(progress.first_step)
+        trained = rows * self.config.data.seq_len
+        return Outcome(state, progress.step, progress.seconds, trained_tokens=trained, **more)
 
     def _record(self, point: Point) -> None:
         self.progress.points.append(point)
         self.new_points.append(point)
-
-    def _rows_after(self, steps: int) -> int:
-        """Rows that the first `steps` steps see: whole batches, the run's last one short."""
-        all_rows = self.config.num_epochs * self.config.usable_rows
-        return min(steps * self.config.batch_size, all_rows)
-
-    def _rows_seen(self) -> int:
-        return self._rows_after(self.progress.step)
-
-    def _epoch(self) -> float:
-        return self._rows_seen() / self.config.usable_rows
-
-    def _tokens_seen(self) -> int:
-        return self._rows_seen() * self.config.data.seq_len
-
-    def _epochs_ended(self, step: int) -> range:
-        """The epochs whose last row step `step` brought."""
-        rows = self.config.usable_rows
-        return range(self._rows_after(step - 1) // rows + 1, self._rows_after(step) // rows + 1)
 
 
 def train(

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from dcray.sections import ABSURD_NATS
 from dcray.train.shard import Place
 from dcray.train.step import StepSums
 
@@ -71,8 +72,8 @@ class Meter:
         )
         self.nats, self.tokens = {}, 0
 
-    def flush(self, place: Place, flags: list[float]) -> tuple[list[Point], list[float], bool]:
-        """The points since the last flush, rank 0's flags, and whether every loss so far is finite.
+    def flush(self, place: Place, flags: list[float]) -> tuple[list[Point], list[float], str]:
+        """The points since the last flush, rank 0's flags, and what is wrong with the losses ("").
 
         The one place where training waits for the device: all ranks meet in one all-reduce.
         """
@@ -88,7 +89,9 @@ class Meter:
         finite &= all(abs(next(values)) < float("inf") for _ in open_sums)
         points = [self._point(p, s, next(values)) for p, s in zip(self.pending, sums, strict=True)]
         self.pending = []
-        return points, list(values), finite
+        absurd = any(point.values["train/loss"] > ABSURD_NATS for point in points)
+        fault = f"above {ABSURD_NATS:g} nats per token" if absurd else ""
+        return points, list(values), fault if finite else "not finite"
 
     @staticmethod
     def _point(point: _Pending, sums: dict[str, float], grad_norm: float) -> Point:

@@ -16,7 +16,8 @@ class Report:
     num_steps: int
     epoch: float
     tokens_seen: int
-    seconds: float  # spent training, over all attempts
+    seconds: float  # spent training, over all attempts; without the trunk that it forked from
+    first_step: int  # where it forked from its trunk, else 0
     tokens_per_second: float
     points: list[Point]
 
@@ -29,9 +30,11 @@ class Outcome:
     step: int
     seconds: float
     val_loss: float | None = None
+    val_loss_stderr: float | None = None  # by the draws of an objective that draws
     val_bpb: float | None = None
     best_epoch: int | None = None
     reason: str = ""
+    trained_tokens: int = 0  # by this run itself, over all attempts; the trunk's are not its own
     peak_bytes: int | None = None  # of device memory, this attempt, rank 0
 
 
@@ -40,7 +43,8 @@ class Progress:
     """Where a run stands; all of it travels in the checkpoint."""
 
     step: int = 0
-    seconds: float = 0.0
+    first_step: int = 0  # 0, or where it forked from its trunk
+    seconds: float = 0.0  # since then
     points: list[Point] = field(default_factory=list)
     best_loss: float = math.inf
     best_epoch: int | None = None

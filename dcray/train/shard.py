@@ -79,7 +79,13 @@ def compute_dtype(precision: str, device: torch.device) -> torch.dtype:
 def build_model(config: RunConfig, place: Place) -> Transformer:
     """The model of a resolved configuration, its weights a function of (seed, name) alone."""
     dtype = compute_dtype(config.runtime.precision, place.device)
-    model = Transformer(config.shape, config.model, dtype=dtype, device=torch.device("meta"))
+    model = Transformer(
+        config.shape,
+        config.model,
+        seq_len=config.data.seq_len,
+        dtype=dtype,
+        device=torch.device("meta"),
+    )
     if dtype == torch.float64:
         model.double()
     compiled = config.runtime.compile

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,34 +26,97 @@ STOP_FILE = "stop"  # in a trial's folder: go to the next report, save, end
 MEMORY_ASKED = 1e6  # an outer trial must ask for something that is no CPU (bytes)
 
 
-def trial(config: dict[str, Any], *, refs: StreamRefs, plugin_files: list[tuple[str, str]]) -> None:
-    """The Tune trainable: train `config["run"]` in `config["folder"]`, report as it goes.
+@dataclass(frozen=True)
+class Leg:
+    """One run of a trial: a placed configuration, its folder, and the trunk that it forks from."""
 
-    Reports {"report": ...} while it trains and {"outcome": ...} at its end; what it raises is an
-    outcome too, so that it reaches the driver whole.
+    name: str
+    run: RunConfig
+    folder: Path
+    trunk: Path | None = None
+    save_at_fork: bool = False
+    answered: float | None = None  # its loss, where it is on record: said, not trained
+
+    def plain(self) -> dict[str, Any]:
+        """The leg as plain types, for a trial's configuration."""
+        return {
+            "name": self.name,
+            "run": self.run.to_dict(),
+            "folder": str(self.folder.absolute()),
+            "trunk": None if self.trunk is None else str(self.trunk.absolute()),
+            "save_at_fork": self.save_at_fork,
+            "answered": self.answered,
+        }
+
+    @classmethod
+    def of(cls, fields: Mapping[str, Any]) -> Leg:
+        """The leg that `plain` wrote."""
+        return cls(
+            fields["name"],
+            RunConfig.model_validate(fields["run"]),
+            Path(fields["folder"]),
+            Path(fields["trunk"]) if fields["trunk"] else None,
+            fields["save_at_fork"],
+            fields["answered"],
+        )
+
+
+def trial(
+    config: dict[str, Any],
+    *,
+    refs: Mapping[str, StreamRefs],
+    plugin_files: list[tuple[str, str]],
+) -> None:
+    """The Tune trainable: train each leg of `config["legs"]`, report as it goes.
+
+    Reports {"name": ..., "report": ...} while a leg trains and {"name": ..., "outcome": ...} at its
+    end, with num_epochs and val_loss for a scheduler; what it raises is an outcome too, so that it
+    reaches the driver whole. A leg that is on record already ("answered") is said and not trained.
     """
     import ray.tune
 
+    for leg in config["legs"]:
+        said: dict[str, Any] = {"name": leg["name"], "num_epochs": leg["run"]["num_epochs"]}
+        if leg["answered"] is not None:
+            ray.tune.report(said | {"val_loss": leg["answered"]})
+            continue
+        outcome = _attempt(leg, refs[config["data"]], plugin_files)
+        loss = outcome.get("val_loss")
+        ray.tune.report(said | {"outcome": outcome} | ({} if loss is None else {"val_loss": loss}))
+        if outcome["state"] != "complete":
+            return
+
+
+def _attempt(
+    leg: dict[str, Any], refs: StreamRefs, plugin_files: list[tuple[str, str]]
+) -> dict[str, Any]:
+    """How one leg ended, whatever happened."""
     try:
         plugins.take_up(plugin_files)
-        run = RunConfig.model_validate(config["run"])
-        outcome = _train(run, Path(config["folder"]), refs, plugin_files)
+        return _train(Leg.of(leg), refs, plugin_files)
     except ConfigError as error:
-        outcome = {"state": "refused", "reason": str(error)}
+        return {"state": "refused", "reason": str(error)}
     except Exception as error:
-        outcome = _refused_on_a_rank(error) or {
+        return _on_a_rank(error) or {
             "state": "failed",
             "reason": f"{type(error).__name__}: {error}",
             "traceback": traceback.format_exc(),
         }
-    ray.tune.report({"outcome": outcome})
 
 
-def _refused_on_a_rank(error: Exception) -> dict[str, Any] | None:
-    """The sentence of a worker group's ConfigError, which Ray Train wraps; else None."""
-    failures = getattr(error, "worker_failures", {}).values()
-    refused = [failure for failure in failures if isinstance(failure, ConfigError)]
-    return {"state": "refused", "reason": str(refused[0])} if refused else None
+def _on_a_rank(error: Exception) -> dict[str, Any] | None:
+    """What Ray Train's wrapped failure of a worker group means: refused, lost, or None: failed.
+
+    A worker whose process or node is gone says nothing against the run: it is tried again.
+    """
+    from ray.exceptions import RayError, RayTaskError
+
+    failures = list(getattr(error, "worker_failures", {}).values())
+    for failure in failures:
+        if isinstance(failure, ConfigError):
+            return {"state": "refused", "reason": str(failure)}
+    gone = [f for f in failures if isinstance(f, RayError) and not isinstance(f, RayTaskError)]
+    return {"state": "lost", "reason": f"{type(gone[0]).__name__}: {gone[0]}"} if gone else None
 
 
 def resources(config: RunConfig, *, gpu: bool) -> list[dict[str, float]]:
@@ -63,17 +126,16 @@ def resources(config: RunConfig, *, gpu: bool) -> list[dict[str, float]]:
     return [{"CPU": 0, "memory": MEMORY_ASKED}]
 
 
-def _train(
-    run: RunConfig, folder: Path, refs: StreamRefs, plugin_files: list[tuple[str, str]]
-) -> dict[str, Any]:
+def _train(leg: Leg, refs: StreamRefs, plugin_files: list[tuple[str, str]]) -> dict[str, Any]:
     import ray.train
     import ray.tune
     from ray.train.torch import TorchConfig, TorchTrainer
     from ray.tune.integration.ray_train import TuneReportCallback
 
     def on_rank(report: Callable[[dict[str, Any]], None]) -> partial[dict[str, Any]]:
-        return partial(_on_rank, plugin_files, run=run, folder=folder, refs=refs, report=report)
+        return partial(_on_rank, plugin_files, leg=leg, refs=refs, report=report)
 
+    run, folder = leg.run, leg.folder
     gpu, num_workers = run.runtime.device == "cuda", run.runtime.workers
     if num_workers == 1:
         trainer = TorchTrainer(
@@ -100,8 +162,7 @@ def _train(
 def _on_rank(
     plugin_files: list[tuple[str, str]],
     *,
-    run: RunConfig,
-    folder: Path,
+    leg: Leg,
     refs: StreamRefs,
     report: Callable[[dict[str, Any]], None],
 ) -> dict[str, Any]:
@@ -114,6 +175,7 @@ def _on_rank(
     from dcray.train.loop import Data, train
     from dcray.train.shard import this_place
 
+    run = leg.run
     torch.set_num_threads(run.runtime.threads)
     place = this_place(_device(run.runtime.device))
     data = Data(
@@ -125,9 +187,16 @@ def _on_rank(
         data,
         place,
         microbatch_size=run.runtime.microbatch_size,
-        report=lambda said: report({"report": plain(said)}),
-        checkpoints=Checkpoints(folder, run, place, keep=run.runtime.keep_checkpoints),
-        should_stop=(folder / STOP_FILE).exists,
+        report=lambda said: report({"name": leg.name, "report": plain(said)}),
+        checkpoints=Checkpoints(
+            leg.folder,
+            run,
+            place,
+            keep=run.runtime.keep_checkpoints,
+            trunk=leg.trunk,
+            save_at_fork=leg.save_at_fork,
+        ),
+        should_stop=(leg.folder / STOP_FILE).exists,
     )
     peak = torch.cuda.max_memory_allocated() if place.device.type == "cuda" else None
     return asdict(outcome) | {"peak_bytes": peak}

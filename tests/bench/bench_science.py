@@ -37,7 +37,8 @@ def main(folder: Path) -> None:
     from dcray.corpus.manifest import Corpus
     from dcray.corpus.prepare import prepare
     from dcray.plugins import load
-    from dcray.search.execute import execute, request
+    from dcray.search.execute import execute
+    from dcray.search.request import request
     from dcray.track.store import Store
 
     losses: dict[tuple[str, int], list[tuple[float, float]]] = {cell: [] for cell in CELLS}

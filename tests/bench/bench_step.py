@@ -26,9 +26,16 @@ from dcray.config import RunConfig
 from dcray.corpus.manifest import Corpus
 from dcray.corpus.order import cut_rows
 from dcray.corpus.stream import StreamRefs, publish
-from dcray.search.runner import Listener, StopRequest, Trial, run_trials
+from dcray.search.runner import Listener, StopRequest, run_trials
 from dcray.train.progress import Outcome, Report
-from tests.bench.common import cluster_and_corpus, configuration, machine, spread
+from tests.bench.common import (
+    InTurn,
+    cluster_and_corpus,
+    configuration,
+    lone_trial,
+    machine,
+    spread,
+)
 
 
 class Mark(NamedTuple):
@@ -85,8 +92,8 @@ def through_ray(run: RunConfig, refs: StreamRefs, folder: Path) -> tuple[list[Ma
         losses.append(outcome.val_loss)
 
     run_trials(
-        [Trial("bench", run, folder)],
-        refs,
+        InTurn([lone_trial("bench", run, folder)]),
+        {"data": refs},
         Listener(on_report, on_end),
         logs=folder.parent / "logs",
         stop=StopRequest(),

@@ -17,7 +17,14 @@ from pathlib import Path
 from dcray.corpus.stream import StreamRefs, publish
 from dcray.search.runner import Listener, StopRequest, Trial, run_trials
 from dcray.train.progress import Outcome, Report
-from tests.bench.common import cluster_and_corpus, configuration, machine, spread
+from tests.bench.common import (
+    InTurn,
+    cluster_and_corpus,
+    configuration,
+    lone_trial,
+    machine,
+    spread,
+)
 
 
 def starts(trials: list[Trial], refs: StreamRefs, logs: Path) -> tuple[list[float], list[float]]:
@@ -38,7 +45,13 @@ def starts(trials: list[Trial], refs: StreamRefs, logs: Path) -> tuple[list[floa
         beyond.append(now - began[0] - outcome.seconds)
         began[0] = now
 
-    run_trials(trials, refs, Listener(on_report, on_end), logs=logs, stop=StopRequest())
+    run_trials(
+        InTurn(trials),
+        {"data": refs},
+        Listener(on_report, on_end),
+        logs=logs,
+        stop=StopRequest(),
+    )
     assert min(trained) > 0
     assert len(found) == len(beyond) == len(trials)
     return list(found.values()), beyond
@@ -64,7 +77,7 @@ def main() -> None:
             run = configuration(args.device, 20, corpus, args.overrides, **more)
             refs = publish(corpus, run.data.unique_tokens, run.data.val_tokens, "resident")
             home = place / "study" / "checkpoints"
-            trials = [Trial(f"t{number}", run, home / f"t{number}") for number in range(count)]
+            trials = [lone_trial(f"t{i}", run, home / f"t{i}") for i in range(count)]
             (first, *rest), (_, *beyond) = starts(trials, refs, home.parent / "logs")
             found[name] = statistics.median(rest)
             print(

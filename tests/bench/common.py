@@ -14,7 +14,9 @@ from dcray.cluster import ray_cluster, set_environment
 from dcray.config import RunConfig, override, parse_assignments
 from dcray.corpus.manifest import Corpus
 from dcray.corpus.prepare import prepare
+from dcray.search.runner import Trial
 from dcray.sources import parse
+from dcray.train.worker import Leg
 
 CPU = {  # the quickstart's model and rows
     "size": "226k",
@@ -79,3 +81,21 @@ def machine(device: str) -> str:
 def spread(values: Sequence[float]) -> str:
     """Median and range."""
     return f"{statistics.median(values):.4g} ({min(values):.4g} to {max(values):.4g})"
+
+
+class InTurn:
+    """Hands out trials in the order given."""
+
+    def __init__(self, trials: list[Trial]) -> None:
+        self.left = list(trials)
+
+    def next(self) -> Trial | None:
+        return self.left.pop(0) if self.left else None
+
+    def finished(self) -> bool:
+        return not self.left
+
+
+def lone_trial(name: str, run: RunConfig, folder: Path) -> Trial:
+    """A trial of one run that stands alone."""
+    return Trial((Leg(name, run, folder),), "data")

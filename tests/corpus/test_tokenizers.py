@@ -154,7 +154,7 @@ def test_bad_names(name, said):
 @pytest.fixture
 def tiny_gpt2(tmp_path, monkeypatch):
     """Two files in the published format: bytes and the merges "th" and "the"."""
-    letters = {byte: letter for letter, byte in vocabularies._byte_letters().items()}
+    letters = {byte: letter for letter, byte in vocabularies.byte_letters().items()}
     order = [b for b in range(256) if letters[b] == chr(b)]
     order += [b for b in range(256) if letters[b] != chr(b)]
     encoder = {letters[byte]: rank for rank, byte in enumerate(order)} | {"th": 256, "the": 257}

@@ -73,6 +73,39 @@ def test_the_answer_leads_with_the_like_for_like_figure(run):
     assert "E is not identified" in text
 
 
+def test_a_law_that_fails_gives_no_ratio(run):
+    """Fixed C4 misses by up to 0.15 nats: two fits that fail alike would look like 1."""
+    text = run(lines_of("dclm_ar", "dclm_mir")).output
+    assert "no figure under muennighoff_c4" in text
+    shown = {line.split()[0] for line in text.splitlines() if "joint" in line.split()[1:2]}
+    assert shown == {"chinchilla", "muennighoff", "quanta", "softq"}
+
+
+def test_figures_go_where_they_are_asked_for(run, tmp_path):
+    folder = tmp_path / "deep" / "figures"
+    result = run(lines_of("dclm_ar"), "--laws", "softq,chinchilla", "--figures", folder)
+    assert result.exit_code == 0, result.output
+    assert "no figure worth: worth needs a second recipe" in result.output
+    names = {path.name for path in folder.iterdir()}
+    drawn = ("gap", "fits", "against-data", "asymptotes", "residuals")
+    assert names == {f"{name}.{kind}" for name in drawn for kind in ("png", "svg")}
+    (tmp_path / "file").write_text("")
+    refused = run(lines_of("dclm_ar"), "--laws", "softq", "--figures", tmp_path / "file")
+    assert refused.exit_code == 2
+    assert "--figures must be a folder that can be written" in refused.output
+
+
+def test_recipes_that_cannot_be_fitted_are_left_out_unless_asked_for(run):
+    lines = [*lines_of("dclm_ar"), "71965952,100000000,32,3.9,weak,42"]
+    found = json.loads(run(lines, "--laws", "softq", "--json").output)
+    assert found["recipes"] == {}
+    (reason,) = found["excluded"]
+    assert reason.startswith("1 row of recipe weak: recipe weak has one model size only")
+    asked = run(lines, "--laws", "softq", "--recipe", "weak")
+    assert asked.exit_code == 2
+    assert "recipe weak has one model size only" in asked.output
+
+
 def test_json_has_the_promised_keys_and_the_papers_figures(run):
     options = ("--laws", "softq,quanta", "--hold-out", "unique_tokens=400m", "--json",
                "--predict", "num_params=3b,unique_tokens=400m", "--hold-out", "each")  # fmt: skip

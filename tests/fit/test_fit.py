@@ -63,6 +63,41 @@ def test_noise_free_muennighoff_grids_come_back_at_once_and_not_in_stages():
     assert any(fit_plain("muennighoff", points).rmse > 1e-3 for points in grids)
 
 
+def swinging():
+    """Grids on which undamped steps overshoot for ever: of 1,000 planted, these did."""
+    random = np.random.default_rng(12)
+    for number in range(700):
+        points = planted("muennighoff", random_theta("muennighoff", random), random, 0.003)
+        if number in (144, 196, 341, 447, 605, 632):
+            yield points
+
+
+def test_steps_that_overshoot_are_damped_until_they_settle():
+    for points in swinging():
+        found = fit_plain("muennighoff", points)
+        order = np.random.default_rng(0).permutation(20)
+        shuffled = fit_plain("muennighoff", points.take(order))
+        assert found.converged
+        assert shuffled.converged
+        np.testing.assert_allclose(shuffled.residuals, found.residuals[order], atol=1e-8)
+
+
+def test_fitting_in_stages_says_what_it_costs(dclm):
+    """On the paper's grid three times the RMSE (0.0233 printed, seven parameters at once 0.0075);
+    in a Chinchilla world, which the first stage describes wholly, nothing.
+    """
+    (flag,) = (flag for flag in fit("muennighoff", dclm).flags if "in stages" in flag)
+    assert "0.0233 nats, all at once 0.0075" in flag
+    assert "too narrow" in flag
+    random = np.random.default_rng(4)
+    plain = planted("chinchilla", random_theta("chinchilla", random))
+    noisy = planted("chinchilla", random_theta("chinchilla", random), random, 0.003)
+    for points in (plain, noisy):
+        assert not [flag for flag in fit("muennighoff", points).flags if "in stages" in flag]
+    for name in ("softq", "muennighoff_c4"):
+        assert not [flag for flag in fit(name, dclm).flags if "in stages" in flag]
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_row_order_changes_no_prediction(name, dclm):
     order = np.random.default_rng(3).permutation(len(dclm.L))

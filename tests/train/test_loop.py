@@ -96,6 +96,15 @@ def test_a_run_that_blows_up_is_diverged_within_a_report():
     assert len(reports) <= 4
 
 
+@pytest.mark.parametrize("lr", [1e1, 1e3])
+def test_a_loss_that_no_model_has_is_a_divergence_at_the_next_report(lr):
+    """Clipped AdamW at lr = 1e3 stays finite for a while, at millions of nats."""
+    outcome, reports = run_tiny(tiny_config(num_epochs=8, optim__lr=lr))
+    assert outcome.state == "diverged"
+    assert "above 100 nats" in outcome.reason
+    assert len(reports) <= 2
+
+
 def test_points_carry_tokens_and_epochs():
     _, reports = run_tiny(tiny_config())
     last = reports[-1].points[-1]

@@ -1,0 +1,88 @@
+"""`dcray analyze`: parse, call two functions, print."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dcray.cli.console import out
+from dcray.cli.train import DirOption, QuietOption, UriOption
+
+if TYPE_CHECKING:
+    from dcray.report.analysis import Analysis
+    from dcray.report.study import Written
+
+Study = Annotated[str, typer.Argument(help="A study's name in the record, or its TOML file.")]
+Baseline = Annotated[str | None, typer.Option(help="The recipe to compare with; ar by default.")]
+Recipes = Annotated[
+    list[str] | None, typer.Option(help="A recipe to compare; by default all others.")
+]
+From = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        help="Losses of winners: confirmed (means over fresh seeds) or search (selected minima); "
+        "by default confirmed where every cell has it.",
+    ),
+]
+Against = Annotated[str | None, typer.Option(help="Another study to set beside this one.")]
+Bootstrap = Annotated[int, typer.Option(min=0, help="Resamples for intervals; 0 for none.")]
+
+
+def analyze(
+    study: Study,
+    baseline: Baseline = None,
+    recipe: Recipes = None,
+    source: From = None,
+    against: Against = None,
+    bootstrap: Bootstrap = 200,
+    directory: DirOption = Path("dcray-runs"),
+    tracking_uri: UriOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print fit.json.")] = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Tables, figures and fits of a study, from its record into DIR/STUDY/analysis.
+
+    [bold]Examples[/bold]
+
+    dcray analyze mine
+
+    dcray analyze dclm --baseline ar --recipe mir --from confirmed --against stack
+    """
+    from dcray.report import study as studies
+    from dcray.report.analysis import Asked
+
+    asked = Asked(baseline, tuple(recipe or ()), source, bootstrap)
+    other = studies.study_name(against) if against is not None else None
+    found = studies.read(
+        directory, studies.study_name(study), asked, against=other, tracking_uri=tracking_uri
+    )
+    written = studies.write(found, directory, tracking_uri=tracking_uri)
+    if as_json:
+        from dcray.report.data import fit_json
+
+        print(fit_json(found))
+    else:
+        out.print(summary(found, written, quiet=quiet), markup=False)
+
+
+def summary(found: Analysis, written: Written, *, quiet: bool) -> str:
+    """What the command prints: the answer first, then the tables, then where all of it lies."""
+    from dcray.fit.text import headline
+    from dcray.report.tables import brief
+
+    lines = [f"no law is fitted: {reason}" for reason in found.why_no_fit]
+    if quiet:
+        lines += (
+            [headline(found.answer, r) for r in found.answer.equivalences] if found.answer else []
+        )
+    else:
+        lines += [table.plain() for table in brief(found)]
+        lines += [f"left out: {len(found.left)} runs; tables.md says why"] if found.left else []
+    if written.unlogged:
+        lines.append(f"not among the study's artifacts: {written.unlogged}")
+    lines.append(f"tables, {len(written.pictures)} figures and the data: {written.folder}")
+    lines.append(f"the page: {(written.folder / 'page.html').as_uri()}")
+    return "\n\n".join(lines)

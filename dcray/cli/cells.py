@@ -1,0 +1,124 @@
+"""The table of a study's cells: the same while a search runs, at its end, and in `dcray status`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dcray.search.standing import COUNTS, CellLine
+from dcray.sections import count_label
+
+HEADS = (  # head, what it stands for, whether it is text
+    ("cell", "size, unique tokens, recipe", True),
+    ("state", "", True),
+    ("epochs", "of the best result", False),
+    ("wd", "its weight decay", False),
+    ("lr", "", False),
+    ("loss", "nats per token", False),
+    ("edge", "axes at whose end the winner lies", True),
+    ("done", "trained by the last command", False),
+    ("run", "running", False),
+    ("stop", "dropped by the ladder", False),
+    ("div", "diverged", False),
+    ("fail", "", False),
+    ("ans", "answered from the record", False),
+    ("hours", "device-hours", False),
+)
+SHORT_EDGES = {"num_epochs": "epochs", "weight_decay": "wd"}
+MAX_EDGES = 6  # cells named in the note on edges
+
+
+def cells_table(lines: Sequence[CellLine]) -> Any:
+    """The cells as a rich table, one row each."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 1))
+    for head, _, text in HEADS:
+        table.add_column(head, justify="left" if text else "right", no_wrap=True)
+    for line in lines:
+        table.add_row(*cell_texts(line))
+    return table
+
+
+def cell_texts(line: CellLine) -> list[str]:
+    """The columns of one cell."""
+    done, stopped, *rest = (str(line.counts[name] or "") for name in COUNTS)
+    return [
+        cell_label(line),
+        line.state,
+        _number(line.num_epochs),
+        _number(line.weight_decay),
+        _number(line.lr),
+        "" if line.val_loss is None else f"{line.val_loss:.4f}",
+        " ".join(SHORT_EDGES.get(name, name.split(".")[-1]) for name in line.edges),
+        done,
+        str(line.running or ""),
+        stopped,
+        *rest,
+        f"{line.device_seconds / 3600:.3f}" if line.device_seconds else "",
+    ]
+
+
+def print_cells(console: Any, lines: Sequence[CellLine]) -> None:
+    """The table, each cell on one line, however narrow the screen is."""
+    from rich.console import Console
+
+    wide = Console(file=console.file, width=10_000, highlight=False, soft_wrap=True)
+    table = cells_table(lines)
+    wide.width = max(console.width, wide.measure(table).maximum)
+    wide.print(table)
+
+
+def cell_label(line: CellLine) -> str:
+    """ "226k 64k mir": how a cell is called on the screen."""
+    cell = line.cell
+    return f"{cell.size} {count_label(cell.unique_tokens)} {cell.recipe}"
+
+
+def notes(lines: Sequence[CellLine]) -> list[str]:
+    """What a person should know beside the table."""
+    found = [f"{cell_label(line)} {line.note}" for line in lines if line.note]
+    edges = [line for line in lines if line.edges and line.state in ("done", "confirming")]
+    if edges:
+        names = [cell_label(line) for line in edges[:MAX_EDGES]]
+        names += [f"{len(edges) - MAX_EDGES} more"] if len(edges) > MAX_EDGES else []
+        found.append(
+            f"winners at an edge of their space: {', '.join(names)}; a wider space may hold better"
+        )
+    return found
+
+
+def tally(lines: Sequence[CellLine]) -> str:
+    """ "planned 54 = 30 finished + 18 stopped + 0 diverged + 0 failed + 6 answered"."""
+    sums = {name: sum(line.counts[name] for line in lines) for name in COUNTS}
+    planned = sum(line.planned for line in lines)
+    left = planned - sum(sums.values())
+    parts = " + ".join(f"{number} {name}" for name, number in sums.items())
+    return f"planned {planned} = {parts}" + (f" + {left} left" if left else "")
+
+
+def as_dict(line: CellLine) -> dict[str, Any]:
+    """One cell as plain JSON types."""
+    cell = line.cell
+    return {
+        "size": cell.size,
+        "unique_tokens": cell.unique_tokens,
+        "recipe": cell.recipe,
+        "state": line.state,
+        "num_epochs": line.num_epochs,
+        "weight_decay": line.weight_decay,
+        "lr": line.lr,
+        "val_loss": line.val_loss,
+        "edges": list(line.edges),
+        "planned": line.planned,
+        **line.counts,
+        "running": line.running,
+        "left": line.left,
+        "device_hours": line.device_seconds / 3600,
+        "winner_run_id": line.winner_run_id or None,
+        "note": line.note,
+    }
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"

@@ -1,0 +1,127 @@
+"""`dcray plan`: what a study will take before anything is prepared, and where to start a cell."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dcray.cli.console import out
+from dcray.cli.search import BudgetsOption, RecipesOption, SizesOption, names
+from dcray.cli.train import DirOption, UriOption
+from dcray.errors import ConfigError
+
+if TYPE_CHECKING:
+    from dcray.config import RunConfig
+
+
+def plan(
+    study: Annotated[
+        str | None,
+        typer.Argument(metavar="STUDY", help="A study file, or a study that ships with dcray."),
+    ] = None,
+    sizes: SizesOption = "",
+    budgets: BudgetsOption = "",
+    recipes: RecipesOption = "",
+    price: Annotated[
+        float | None, typer.Option(min=0.0, help="Of one device-hour, in any currency.")
+    ] = None,
+    cluster: Annotated[
+        Path | None,
+        typer.Option(help="A Ray launcher or KubeRay file; what it could never place is refused."),
+    ] = None,
+    suggest: Annotated[
+        tuple[str, str] | None,
+        typer.Option(metavar="SIZE BUDGET", help="Where to start this cell, and why there."),
+    ] = None,
+    directory: DirOption = Path("dcray-runs"),
+    tracking_uri: UriOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """What a study will take: as a grid, on the ladder and warm-started. Needs no corpus, no Ray.
+
+    [bold]Examples[/bold]
+
+    dcray plan dclm --recipes ar
+
+    dcray plan mini_cpu --price 0.05 --json
+
+    dcray plan --suggest 257m 150m
+    """
+    if suggest is not None:
+        _suggest(suggest, study, names(recipes), directory, tracking_uri, as_json=as_json)
+        return
+    if study is None:
+        raise ConfigError("STUDY must be given: a study file, or a study that ships with dcray")
+    from dcray.cli.plan_view import as_dict, print_plan
+    from dcray.search.compare import compare
+    from dcray.search.forecast import placed
+    from dcray.search.grid import Study
+    from dcray.search.nodes import read_nodes, refuse_unplaceable, total_gpus
+    from dcray.search.recorded import results_on_record, winners_on_record
+
+    asked = Study.read(study)
+    wishes = asked.select(sizes=names(sizes), budgets=names(budgets), recipes=names(recipes))
+    nodes = read_nodes(cluster) if cluster else []
+    with_gpus = total_gpus(nodes) > 0
+    if cluster:
+        configs = [placed(wish.base(), with_gpus=with_gpus) for wish in wishes]
+        refuse_unplaceable(nodes, configs, cluster)
+    rows = results_on_record(directory, tracking_uri)
+    found = compare(
+        asked,
+        [wish.cell for wish in wishes],
+        rows,
+        winners_on_record(directory, tracking_uri, rows),
+        nodes=nodes,
+    )
+    if as_json:
+        out.print_json(json.dumps(as_dict(found, price)))
+    else:
+        print_plan(found, price)
+
+
+def _suggest(
+    wanted: tuple[str, str],
+    study: str | None,
+    recipes: list[str],
+    directory: Path,
+    tracking_uri: str | None,
+    *,
+    as_json: bool,
+) -> None:
+    from dcray.cli.plan_view import print_suggestion, suggestion_dict
+    from dcray.search.recorded import results_on_record
+    from dcray.search.suggest import published, recorded, suggest
+    from dcray.sizes import num_params, usual_vocab_size
+
+    config, name = _start_of(wanted, study)
+    recipe = recipes[0] if recipes else "ar"
+    rows = results_on_record(directory, tracking_uri) if study else []
+    known = recorded([row for row in rows if row.study == name], recipe)
+    source = f'results of "{name}" on record, recipe {recipe}' if known else "the paper's winners"
+    vocab_size = config.model.vocab_size or usual_vocab_size(config.size_name)
+    found = suggest(config, num_params(config.shape, vocab_size), known or published())
+    if as_json:
+        out.print_json(json.dumps(suggestion_dict(found, source)))
+        return
+    print_suggestion(wanted, found, source, config.batch_size * config.data.seq_len)
+    if study and not known:
+        out.print(f'"{name}" has no result of recipe {recipe} in this record yet', markup=False)
+
+
+def _start_of(wanted: tuple[str, str], study: str | None) -> tuple[RunConfig, str]:
+    """The configuration of a cell that is not searched yet, and the name of its study."""
+    from dcray.config import RunConfig, override
+    from dcray.search.study import read_study
+
+    size, budget = wanted
+    changes: dict[str, Any] = {"size": size, "data.unique_tokens": budget}
+    if study is None:
+        return override(RunConfig(), changes), ""
+    _, file = read_study(study)[0]
+    if isinstance(file.sizes, dict) and size in file.sizes:
+        changes["size"] = file.sizes[size]
+    return override(override(RunConfig(), file.base), changes), file.study

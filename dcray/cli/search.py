@@ -1,0 +1,178 @@
+"""`dcray search`: the best (epochs, weight decay, lr) of every cell of a study; restartable."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dcray.cli.console import DONE, NOTHING, SOME_FAILED, STOPPED, err, out
+from dcray.cli.train import DirOption, UriOption
+from dcray.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dcray.search.drive import Search
+    from dcray.search.grid import Study
+    from dcray.search.wish import CellWish
+
+StudyArgument = Annotated[
+    str, typer.Argument(metavar="STUDY", help="A study file, or a study that ships with dcray.")
+]
+SizesOption = Annotated[str, typer.Option(help="Only these sizes, with commas between them.")]
+BudgetsOption = Annotated[str, typer.Option(help="Only these budgets: 100m,200m.")]
+RecipesOption = Annotated[str, typer.Option(help="Only these recipes: ar,mir.")]
+
+
+def search(
+    study: StudyArgument,
+    corpus: Annotated[
+        Path | None, typer.Option(help="The corpus folder; else the study file's.")
+    ] = None,
+    sizes: SizesOption = "",
+    budgets: BudgetsOption = "",
+    recipes: RecipesOption = "",
+    directory: DirOption = Path("dcray-runs"),
+    tracking_uri: UriOption = None,
+    max_device_hours: Annotated[
+        float | None,
+        typer.Option(min=0.0, help="Stop before what will not fit; run again to go on."),
+    ] = None,
+    max_concurrent: Annotated[
+        int | None,
+        typer.Option(min=1, help="Trials at once; else what the cluster holds when it starts."),
+    ] = None,
+    keep_weights: Annotated[
+        str, typer.Option(help="winner: of each cell's best run; all: of every run.")
+    ] = "winner",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the cells as JSON.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Say when a run starts.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the cells alone.")] = False,
+) -> None:
+    """Search every cell of a study. The same command again goes on; what exists is not repeated.
+
+    [bold]Examples[/bold]
+
+    dcray search mini_cpu --corpus corpora/stdlib
+
+    dcray search dclm --budgets 100m --sizes 72m,140m --corpus corpora/dclm --max-device-hours 50
+    """
+    if keep_weights not in ("winner", "all"):
+        raise ConfigError(f'--keep-weights must be "winner" or "all", got "{keep_weights}"')
+    from dcray.search.grid import Study
+
+    asked = Study.read(study)
+    task = run_search(
+        asked,
+        asked.select(sizes=names(sizes), budgets=names(budgets), recipes=names(recipes)),
+        _corpus_of(asked, corpus),
+        directory=directory,
+        tracking_uri=tracking_uri,
+        max_device_hours=max_device_hours,
+        max_concurrent=max_concurrent,
+        keep_all=keep_weights == "all",
+        quiet=quiet or as_json,
+        verbose=verbose,
+    )
+    _print(task, asked, as_json=as_json, quiet=quiet)
+    raise typer.Exit(exit_code(task))
+
+
+def run_search(
+    asked: Study,
+    wishes: Sequence[CellWish],
+    corpus: Path,
+    *,
+    directory: Path,
+    tracking_uri: str | None,
+    max_device_hours: float | None = None,
+    max_concurrent: int | None = None,
+    keep_all: bool = False,
+    quiet: bool = False,
+    verbose: bool = False,
+) -> Search:
+    """Search these cells of a study, watched on the screen; the search as it ended."""
+    from dcray.cli.search_view import search_view
+    from dcray.corpus.manifest import Corpus
+    from dcray.search.budget import Budget
+    from dcray.search.drive import Search
+    from dcray.search.execute import Site
+    from dcray.track.store import Store
+
+    opened, address = Corpus.open(corpus), address_line(directory, tracking_uri)
+    with (
+        Store.open(directory, study=asked.name, tracking_uri=tracking_uri) as store,
+        search_view(quiet=quiet, verbose=verbose, address=address) as view,
+    ):
+        for warning in dict.fromkeys(w for wish in wishes for w in wish.warnings()):
+            view.note(f"warning: {warning}")
+        site = Site(opened, store, directory, view, max_concurrent=max_concurrent)
+        task = Search(wishes, site, Budget(max_device_hours), keep_all)
+        task.run()
+        return task
+
+
+def names(text: str) -> list[str]:
+    """The names of an option, with commas between them."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def address_line(directory: Path, tracking_uri: str | None) -> str:
+    """The command that opens the record in MLflow's UI, or its address."""
+    from dcray.track.connect import redacted, resolve_uri
+
+    uri = redacted(resolve_uri(directory, tracking_uri))
+    if uri.startswith("http"):
+        return f"record: {uri}"
+    return f"compare runs: mlflow ui --backend-store-uri {uri} --host 127.0.0.1"
+
+
+def _corpus_of(study: Study, corpus: Path | None) -> Path:
+    if corpus is not None:
+        return corpus
+    if study.corpus is None:
+        raise ConfigError(
+            "--corpus must name a folder that dcray prepare made: the study file names none"
+        )
+    beside = study.paths[0].parent / study.corpus if study.paths else Path(study.corpus)
+    return beside if beside.exists() else Path(study.corpus)
+
+
+def _print(task: Search, study: Study, *, as_json: bool, quiet: bool) -> None:
+    from dcray.cli.cells import as_dict, notes, print_cells, tally
+
+    lines = task.lines()
+    if as_json:
+        out.print_json(json.dumps({"study": study.name, "cells": [as_dict(x) for x in lines]}))
+        return
+    print_cells(out, lines)
+    out.print(tally(lines), markup=False)
+    if quiet:
+        return
+    for note in notes(lines):
+        out.print(note, markup=False)
+    failure = task.first_failure
+    if failure is not None:
+        err.print(f"the first failure, {failure.request.name}:", markup=False)
+        err.print((failure.traceback or failure.reason).rstrip(), markup=False)
+    if any(line.state == "done" for line in lines):
+        out.print(f"next: dcray analyze {study.name}", markup=False)
+    if task.stopped_by:
+        out.print(f"{task.stopped_by}; run the same command again to go on", markup=False)
+
+
+def exit_code(task: Search) -> int:
+    """0 all cells done; 3 stopped; 1 no cell has a winner; 4 some cell or run has failed."""
+    lines = task.lines()
+    states = {line.state for line in lines}
+    if task.stopped_by or states & {"searching", "confirming", "held"}:
+        return STOPPED
+    if not any(line.val_loss is not None for line in lines):
+        return NOTHING
+    failed = any(line.counts["failed"] for line in lines)
+    return SOME_FAILED if failed or states & {"no winner", "waiting"} else DONE

@@ -1,0 +1,84 @@
+"""`dcray status`: where each cell of a study stands, read from the record alone."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dcray.cli.console import out
+from dcray.cli.train import DirOption, UriOption
+
+if TYPE_CHECKING:
+    from dcray.search.standing import CellLine
+    from dcray.track.points import Cell
+
+WATCH_SECONDS = 2.0
+
+
+def status(
+    study: Annotated[
+        str, typer.Argument(metavar="STUDY", help="A study on record, or a study file.")
+    ],
+    directory: DirOption = Path("dcray-runs"),
+    tracking_uri: UriOption = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Go on until Ctrl-C.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the cells as JSON.")] = False,
+) -> None:
+    """One table of a study's cells: state, best result, trials, device-hours. Needs no cluster.
+
+    It works while a search runs and after it. A cell whose driver is gone, or silent for two
+    minutes, is "lost": run the search again.
+
+    [bold]Examples[/bold]
+
+    dcray status mini_cpu
+
+    dcray status dclm --watch --tracking-uri http://mlflow.example:5000
+    """
+    from dcray.cli.cells import as_dict, cells_table, notes, print_cells
+
+    name, wished = _asked(study)
+
+    def lines() -> list[CellLine]:
+        return _lines(name, wished, directory, tracking_uri)
+
+    if as_json:
+        out.print_json(json.dumps({"study": name, "cells": [as_dict(one) for one in lines()]}))
+        return
+    if not watch or not out.is_terminal:
+        found = lines()
+        print_cells(out, found)
+        for note in notes(found):
+            out.print(note, markup=False)
+        return
+    from rich.live import Live
+
+    with Live(cells_table(lines()), console=out, refresh_per_second=2) as live:
+        while True:
+            time.sleep(WATCH_SECONDS)
+            live.update(cells_table(lines()))
+
+
+def _asked(study: str) -> tuple[str, list[Cell]]:
+    """The study's name, and the cells of its file where one is given."""
+    if not study.endswith(".toml"):
+        return study, []
+    from dcray.search.grid import Study
+
+    asked = Study.read(study)
+    return asked.name, [wish.cell for wish in asked.wishes]
+
+
+def _lines(
+    name: str, wished: list[Cell], directory: Path, tracking_uri: str | None
+) -> list[CellLine]:
+    from dcray.search.status import record_lines
+    from dcray.track import runs
+
+    cells = runs.cells(directory, study=name, tracking_uri=tracking_uri)
+    rows = runs.every_result(directory, study=name, tracking_uri=tracking_uri)
+    return record_lines(cells, rows, wished)

@@ -1,0 +1,171 @@
+"""Tasks scored by one run, each metric beside what a guess gets."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+from lm_eval import evaluator
+
+from dcray.evals.harness import RunLM
+from dcray.evals.tasks import quiet
+
+RESAMPLES = 1_000  # for the standard error of what is no mean
+PAPER_METRICS = {  # paper tab:downstream_evals; other tasks show every metric
+    "arc_easy": ("acc_norm",),
+    "boolq": ("acc",),
+    "hellaswag": ("acc_norm",),
+    "piqa": ("acc_norm",),
+    "race": ("acc",),
+    "sciq": ("acc_norm",),
+    "lambada_openai": ("acc", "perplexity"),
+}
+ACCURACIES = ("acc", "acc_norm", "acc_bytes", "exact_match")
+
+
+@dataclass(frozen=True)
+class TaskScore:
+    """One metric of one task over its documents.
+
+    chance: of a uniform guess among the choices. majority: of always giving the commonest label,
+    where every document has the same choices. truncated: the share of requests that lost tokens.
+    """
+
+    task: str
+    metric: str
+    value: float
+    stderr: float | None
+    higher_is_better: bool
+    num_documents: int
+    chance: float | None
+    majority: float | None
+    truncated: float
+    documents: Mapping[str, Any]  # document's number and hash: its value of the metric
+
+    @property
+    def flags(self) -> list[str]:
+        """What a reader must know before believing that this is skill."""
+        found = []
+        for name, guess in (("chance", self.chance), ("the majority class", self.majority)):
+            if guess is not None and self.value < guess:
+                by = f" by {(guess - self.value) / self.stderr:.1f} stderr" if self.stderr else ""
+                found.append(f"below {name}{by}")
+        if self.truncated:
+            found.append(f"{self.truncated:.1%} of the requests truncated")
+        return found
+
+
+def score_tasks(lm: RunLM, tasks: Any, *, limit: int | None = None) -> list[TaskScore]:
+    """Every metric that counts of every loaded task; limit: documents a task, for a quick look."""
+    for task in tasks["tasks"].values():
+        if task.get_config("num_fewshot") is None:
+            task.set_config(key="num_fewshot", value=0)
+        task.set_fewshot_seed(seed=1234)
+    with quiet():
+        found = evaluator.evaluate(lm, tasks, limit=limit, bootstrap_iters=0)
+    return [
+        score
+        for name, task in tasks["tasks"].items()
+        for score in _of_task(name, task, found["samples"][name], lm.truncation.share(name))
+    ]
+
+
+def _of_task(
+    name: str, task: Any, samples: Sequence[Mapping[str, Any]], truncated: float
+) -> list[TaskScore]:
+    wanted = PAPER_METRICS.get(name) or tuple(task.aggregation())
+    chance, majority = guesses(samples, task)
+    scores = []
+    for metric in wanted:
+        values = [sample[metric] for sample in samples if metric in sample]
+        if not values:
+            continue
+        aggregate = task.aggregation()[metric]
+        accuracy = metric in ACCURACIES
+        scores.append(
+            TaskScore(
+                name,
+                metric,
+                float(aggregate(values)),
+                standard_error(values, aggregate),
+                bool(task.higher_is_better()[metric]),
+                len(values),
+                chance if accuracy else None,
+                majority if accuracy else None,
+                truncated,
+                {_document(s): s[metric] for s in samples if metric in s},
+            )
+        )
+    return scores
+
+
+def guesses(samples: Sequence[Mapping[str, Any]], task: Any) -> tuple[float | None, float | None]:
+    """(chance, majority) of a task's accuracy; None where there is no such thing.
+
+    Choices that differ from document to document have no majority class: sciq's right answer is
+    always the fourth, which no model is told.
+    """
+    if task.OUTPUT_TYPE == "loglikelihood":
+        return 0.0, None  # one of all words
+    if task.OUTPUT_TYPE != "multiple_choice":
+        return None, None
+    choices = [tuple(pair[1] for pair in sample["arguments"]) for sample in samples]
+    chance = sum(1 / len(each) for each in choices) / len(choices)
+    if len(set(choices)) > 1:
+        return chance, None
+    labels = Counter(json.dumps(sample["target"]) for sample in samples)
+    return chance, max(labels.values()) / len(samples)
+
+
+def standard_error(values: Sequence[Any], aggregate: Callable[[Any], float]) -> float | None:
+    """Of a mean sd / sqrt(n), of exp(-mean) by the delta method, of others by a bootstrap."""
+    if len(values) < 2:
+        return None
+    name = getattr(aggregate, "__name__", "")
+    if name in ("mean", "perplexity"):
+        numbers = np.asarray(values, float)
+        error = float(numbers.std(ddof=1)) / math.sqrt(len(values))
+        return error if name == "mean" else error * float(aggregate(values))
+    rng = np.random.default_rng(0)
+    again = [
+        aggregate([values[i] for i in rng.integers(0, len(values), len(values))])
+        for _ in range(RESAMPLES)
+    ]
+    return float(np.std(again, ddof=1))
+
+
+@cache
+def published() -> dict[str, dict[str, float | None]]:
+    """The paper's 1.4B models on 100M tokens: {"arc_easy/acc_norm": {"ar": ..., "mir": ...}}."""
+    text = (files("dcray.fit") / "data" / "published.json").read_text(encoding="utf-8")
+    table = json.loads(text)["downstream_1.4b_100m"]
+    columns = table["columns"]
+    return {
+        name.replace("lambada/", "lambada_openai/"): dict(zip(columns, values, strict=True))
+        for name, values in table.items()
+        if name not in ("source", "columns")
+    }
+
+
+def as_metrics(scores: Sequence[TaskScore]) -> dict[str, float]:
+    """For the record: TASK/METRIC, and TASK/METRIC_stderr where there is one."""
+    metrics = {f"{s.task}/{s.metric}": s.value for s in scores}
+    errors = {f"{s.task}/{s.metric}_stderr": s.stderr for s in scores if s.stderr is not None}
+    shares = {f"{s.task}/truncated_frac": s.truncated for s in scores}
+    return metrics | errors | shares
+
+
+def as_artifacts(scores: Sequence[TaskScore]) -> dict[str, Any]:
+    """For the record: the values of every document, so that other runs can be paired with it."""
+    return {f"{s.task}/{s.metric}": dict(s.documents) for s in scores}
+
+
+def _document(sample: Mapping[str, Any]) -> str:
+    return f"{sample['doc_id']}-{sample['doc_hash'][:16]}"

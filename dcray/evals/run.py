@@ -1,0 +1,95 @@
+"""RUN as something to evaluate: its row, its weights, its tokenizer, each checked with the others.
+
+run = find_run(Path("dcray-runs"), "mine/60k/32k/ar")       # the record alone, no weights yet
+loaded = run.load(torch.device("cpu"))
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dcray.config import RunConfig
+from dcray.corpus.manifest import Corpus
+from dcray.errors import ConfigError
+from dcray.objectives import Objective
+from dcray.track import find
+from dcray.track.rows import Row
+from dcray.train.weights import load_weights, weights_folder
+
+if TYPE_CHECKING:
+    import torch
+
+    from dcray.model.transformer import Transformer
+
+
+@dataclass(frozen=True)
+class FoundRun:
+    """A complete result whose weights and corpus are at hand; nothing heavy is loaded yet."""
+
+    name: str  # as it was asked for
+    row: Row
+    weights: Path
+    corpus: Corpus
+
+    @property
+    def label(self) -> str:
+        """Study, cell and seed, for people."""
+        row = self.row
+        budget = row.tags.get("budget", row.unique_tokens)
+        return f"{row.study}/{row.size}/{budget}/{row.recipe} seed {row.seed}"
+
+    def load(
+        self, device: torch.device, *, precision: str = "auto", compiled: bool = False
+    ) -> LoadedRun:
+        """The same with its model on `device`; raises ConfigError where a file is damaged."""
+        config, model = load_weights(self.weights, device, precision=precision, compiled=compiled)
+        return LoadedRun(self, config, model, config.objective.build())
+
+
+@dataclass(frozen=True)
+class LoadedRun:
+    """A run, its configuration and its model."""
+
+    found: FoundRun
+    config: RunConfig
+    model: Transformer
+    objective: Objective
+
+    @property
+    def seq_len(self) -> int:
+        """The longest input that the model was trained on."""
+        return self.config.data.seq_len
+
+    @property
+    def tokenizer(self) -> Any:
+        return self.found.corpus.tokenizer
+
+
+def find_run(
+    directory: Path, name: str, *, corpus: Path | None = None, tracking_uri: str | None = None
+) -> FoundRun:
+    """The run that `name` means (see track/find.py), with its weights and a corpus of its tokens.
+
+    corpus: None takes the folder that it was trained on. Raises ConfigError for a run without
+    weights, and for a corpus of another tokenizer than the checkpoint's.
+    """
+    row = find.find(directory, name, tracking_uri=tracking_uri)
+    weights = weights_folder(directory / row.study / "checkpoints" / row.key)
+    noted = row.tags.get("corpus")
+    if corpus is None and (noted is None or not Path(noted).is_dir()):
+        raise ConfigError(
+            f"--corpus must name the corpus that {name} was trained on, for its tokenizer"
+            + (f"; it was at {noted}" if noted else "")
+        )
+    opened = Corpus.open(corpus or Path(noted or ""))
+    theirs = find.manifest(directory, row, tracking_uri=tracking_uri)["tokenizer"]
+    ours = opened.manifest.tokenizer
+    if theirs["sha256"] != ours.sha256:
+        raise ConfigError(
+            f"{name} is a checkpoint of another tokenizer: {theirs['name']} "
+            f"({theirs['sha256'][:12]}), and {opened.path} has {ours.name} ({ours.sha256[:12]}); "
+            "give --corpus the one that it was trained on"
+        )
+    return FoundRun(name, row, weights, opened)

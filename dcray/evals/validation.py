@@ -1,0 +1,45 @@
+"""The validation set scored again: exact for a causal run, an upper bound with its error else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dcray.corpus.manifest import Corpus
+from dcray.corpus.order import cut_rows
+from dcray.evals.run import LoadedRun
+from dcray.train.evaluate import FINAL_DRAW, Evaluation, ValidationRows, evaluate
+from dcray.train.shard import Place
+
+AGAIN = FINAL_DRAW - 1  # other draws than the training's last scoring, so that it is a check of it
+
+
+def rows_of(corpus: Corpus, seq_len: int, val_tokens: int | None) -> ValidationRows:
+    """The validation rows as training cuts them."""
+    tokens, text_bytes = corpus.validation(val_tokens)
+    return ValidationRows(
+        cut_rows(tokens, seq_len, seq_len),
+        None if text_bytes is None else cut_rows(text_bytes, seq_len, seq_len),
+    )
+
+
+def score_validation(run: LoadedRun, *, batch_size: int, draws: int | None = None) -> Evaluation:
+    """Its loss over every validation row; draws: masks a row, for an objective that draws."""
+    objective = run.objective.final() if run.objective.keeps_best else run.objective
+    if draws is not None:
+        objective = type(objective)(**objective.options() | {"draws": draws})
+    corpus = run.found.corpus
+    return evaluate(
+        run.model,
+        objective,
+        rows_of(corpus, run.seq_len, run.config.data.val_tokens),
+        Place(run.model.embed.weight.device),
+        mask_id=corpus.mask_id,
+        microbatch_size=batch_size,
+        draw=AGAIN,
+    )
+
+
+def as_metrics(found: Evaluation) -> Mapping[str, float]:
+    """For the record."""
+    named = {"val_loss": found.loss, "val_loss_stderr": found.stderr, "val_bpb": found.bpb}
+    return {name: value for name, value in named.items() if value is not None}

@@ -1,0 +1,68 @@
+"""How many device-hours a command may still spend."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from dcray.config import RunConfig
+from dcray.search.place import Machine
+from dcray.search.plan import expected_seconds
+from dcray.search.queue import Ended
+from dcray.search.request import Request
+from dcray.track.rows import Row
+
+
+@dataclass
+class Budget:
+    """Device-hours that this command may spend; None: as many as it takes."""
+
+    max_device_hours: float | None = None
+    measured: Sequence[Row] = ()
+    machine: Machine | None = None
+    spent: float = 0.0  # device-seconds
+    rates: dict[tuple[str, str], list[float]] = field(default_factory=dict)  # FLOP/s, as seen now
+
+    def allows(self, one: Request, flying: Iterable[Request]) -> bool:
+        """Whether a request probably fits into what is left beside those under way."""
+        if self.max_device_hours is None:
+            return True
+        expected = sum(map(self.device_seconds, flying)) + self.device_seconds(one)
+        return self.spent + expected <= 3600 * self.max_device_hours
+
+    def device_seconds(self, one: Request) -> float:
+        """The expected device-seconds of what a request trains itself: as measured, else a table's.
+
+        Measured in this command first, then by earlier results of the record.
+        """
+        seen = self.rates.get(_kind(one))
+        if seen:
+            return one.flops / sorted(seen)[len(seen) // 2]
+        devices = self.devices(one.config)
+        seconds, _ = expected_seconds(one.config, self.device(one.config), devices, self.measured)
+        return seconds * devices * (1 - one.forked_from / one.config.num_steps)
+
+    def spend(self, ended: Ended) -> None:
+        """A run has taken its time."""
+        seconds = ended.device_seconds * self.devices(ended.request.config)
+        self.spent += seconds
+        if ended.state == "complete" and seconds > 0:
+            self.rates.setdefault(_kind(ended.request), []).append(ended.request.flops / seconds)
+
+    def device(self, config: RunConfig) -> str:
+        """ "cuda" or "cpu": where it would be computed."""
+        if config.runtime.device != "auto":
+            return config.runtime.device
+        return "cuda" if self.machine is not None and self.machine.num_gpus else "cpu"
+
+    def devices(self, config: RunConfig) -> int:
+        """GPUs, or CPU workers, of one run."""
+        workers = config.runtime.workers
+        if isinstance(workers, int):
+            return workers
+        gpus = self.machine.num_gpus if self.machine is not None else 0
+        return gpus if self.device(config) == "cuda" and gpus else 1
+
+
+def _kind(one: Request) -> tuple[str, str]:
+    return one.config.size_name, one.config.objective.name

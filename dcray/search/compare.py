@@ -1,0 +1,140 @@
+"""One study planned in every way, side by side, with what the figures rest on."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from dcray.search.forecast import (
+    DEAREST,
+    PUBLISHED,
+    RECORD,
+    Forecast,
+    Recorded,
+    forecast,
+    placed,
+    prices,
+)
+from dcray.search.grid import Study
+from dcray.search.modes import MODES, WARM_TRUNKS, written_mode
+from dcray.search.nodes import NodeType, total_cpus, total_gpus
+from dcray.search.plan import TABLE, expected_seconds
+from dcray.search.wish import CellWish
+from dcray.sizes import PAPER_SIZES, usual_vocab_size
+from dcray.track.points import Cell
+from dcray.track.rows import Row
+
+WRITTEN = "as written"
+SMALL_ON_GPU = (
+    "time: a GPU does not reach the table's rate on models below 72m; expect several times these "
+    "hours, or name a --dir whose record has measured runs of them"
+)
+WHENCE = {
+    RECORD: "from the record",
+    PUBLISHED: "as the paper printed them, not yet ours",
+    DEAREST: "as their dearest candidate, not yet known",
+}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The forecasts by mode, "as written" where the file asks for none of them."""
+
+    study: str
+    about: tuple[str, ...]
+    by_mode: dict[str, Forecast]
+    mode: str  # the one that the file asks for
+    speeds: dict[str, int]  # whence the expected time comes: how many cells
+    small_on_gpu: bool = False  # whether a table's rate stands for a mini size on a GPU
+    nodes: tuple[NodeType, ...] = ()
+
+    @property
+    def written(self) -> Forecast:
+        """What `dcray search` will do."""
+        return self.by_mode[self.mode]
+
+    @property
+    def disk_bytes(self) -> tuple[float, float, float]:
+        """Kept at once at most: states of trunks, winners; and each run under way, the largest."""
+        cells = self.written.cells
+        return (
+            float(sum(one.forks * one.state_bytes for one in cells)),
+            float(sum(one.kept_states * one.state_bytes for one in cells)),
+            float(max((one.kept_states + 1) * one.state_bytes for one in cells)),
+        )
+
+    @property
+    def assumptions(self) -> list[str]:
+        """What the figures rest on, each a sentence."""
+        found = [
+            f"time (of {number} {'cell' if number == 1 else 'cells'}): from {source}"
+            for source, number in self.speeds.items()
+        ]
+        whence = list(self.written.given.values())
+        found += [
+            f"winners that cells start from: {whence.count(kind)} {text}"
+            for kind, text in WHENCE.items()
+            if kind in whence
+        ]
+        found += [SMALL_ON_GPU] if self.small_on_gpu else []
+        found.append(
+            "FLOPs are exact training FLOPs, attended pairs alone; validation, start-up and "
+            "diverged or repeated runs come on top"
+        )
+        found.append(
+            "ladder: who goes on is made up, how many is not; warm: "
+            f"{WARM_TRUNKS} trunks a cell where the file does not say, the first budget in full"
+        )
+        found += [f"{self.study}: {' '.join(text.split())}" for text in self.about]
+        return found
+
+    @property
+    def hours_on_all_nodes(self) -> float | None:
+        """Hours at least, were every device of the cluster file busy; None without a file."""
+        devices = total_gpus(self.nodes) or total_cpus(self.nodes)
+        seconds = self.written.search.device_seconds + self.written.confirmations.device_seconds
+        return seconds / 3600 / devices if devices else None
+
+
+def compare(
+    study: Study,
+    wanted: Collection[Cell],
+    measured: Sequence[Row] = (),
+    recorded: Recorded | None = None,
+    *,
+    nodes: Sequence[NodeType] = (),
+) -> Comparison:
+    """The cells of `wanted` in every mode. Raises ConfigError where a winner cannot be known."""
+    with_gpus = total_gpus(nodes) > 0
+    wishes = [wish for wish in study.wishes if wish.cell in set(wanted)]
+    files = {id(wish.file): wish.file for wish in wishes}
+    price = prices(measured, with_gpus=with_gpus)
+    mode = written_mode(files.values()) or WRITTEN
+    modes = {name: name for name in MODES} | ({WRITTEN: ""} if mode == WRITTEN else {})
+    speeds, small = _speeds(wishes, measured, with_gpus=with_gpus)
+    return Comparison(
+        study.name,
+        tuple(dict.fromkeys(file.about for file in files.values() if file.about)),
+        {name: forecast(study, wanted, how, price, recorded) for name, how in modes.items()},
+        mode,
+        speeds,
+        small,
+        tuple(nodes),
+    )
+
+
+def _speeds(
+    wishes: Sequence[CellWish], measured: Sequence[Row], *, with_gpus: bool
+) -> tuple[dict[str, int], bool]:
+    """Whence the time of how many cells comes, and whether the table's is said of a mini size."""
+    speeds: dict[str, int] = {}
+    small = False
+    for wish in wishes:
+        config = placed(wish.base(), with_gpus=with_gpus)
+        config = config.resolved(vocab_size=usual_vocab_size(config.size_name))
+        workers = config.runtime.workers if isinstance(config.runtime.workers, int) else 1
+        _, source = expected_seconds(config, config.runtime.device, workers, measured)
+        speeds[source] = speeds.get(source, 0) + 1
+        on_gpu = config.runtime.device == "cuda" and source == TABLE
+        small = small or (on_gpu and config.size_name not in PAPER_SIZES)
+    return speeds, small

@@ -1,0 +1,242 @@
+"""`dcray search`: the cells of a study, searched on Ray and recorded until all are done.
+
+Every start is fresh and goes by the record: what exists is answered, what is partial goes on from
+its checkpoint, what failed is tried again. A cell that another job holds is left to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from dcray.config import RunConfig
+from dcray.errors import ConfigError
+from dcray.search.budget import Budget
+from dcray.search.cells import CellSearch, Found, Slot
+from dcray.search.elsewhere import RecordElsewhere
+from dcray.search.execute import Site, train_queue
+from dcray.search.place import place_run
+from dcray.search.queue import Ended, StudyQueue
+from dcray.search.request import Reading, reading
+from dcray.search.runner import asha
+from dcray.search.standing import CellLine, cell_line
+from dcray.search.tidy import Tidy
+from dcray.search.wish import CellWish
+from dcray.track.lease import CellHeldError, Lease
+from dcray.track.points import Cell
+from dcray.track.rows import Row
+
+FAILURES = ("failed", "refused", "lost")
+
+
+@dataclass
+class Search:
+    """One `dcray search`: made, run once, and asked where each cell stands."""
+
+    wishes: Sequence[CellWish]
+    site: Site
+    budget: Budget
+    keep_all: bool = False  # the weights of every run, not the winner's alone
+    queue: StudyQueue = field(init=False)
+    held: dict[Cell, str] = field(default_factory=dict)  # by whom
+    _leases: dict[Cell, Lease] = field(default_factory=dict)
+    _said: dict[Cell, dict[str, str]] = field(default_factory=dict)
+
+    def lines(self) -> list[CellLine]:
+        """Where each cell stands, in the study's order."""
+        return [
+            CellLine(wish.cell, "held", note=f"held by {self.held[wish.cell]}")
+            if wish.cell in self.held
+            else cell_line(self.queue, wish.cell)
+            for wish in self.wishes
+        ]
+
+    @property
+    def stopped_by(self) -> str:
+        """What ended the search before its end, "" where nothing did."""
+        if self.site.stop.event.is_set():
+            return "stopped"
+        if self.queue.unaffordable:
+            hours = self.budget.max_device_hours
+            return f"stopped before what will not fit into --max-device-hours {hours:g}"
+        return ""
+
+    @property
+    def first_failure(self) -> Ended | None:
+        """The first run that failed for good in this command."""
+        failed = (one for one in self.queue.trained.values() if one.state in FAILURES)
+        return next(failed, None)
+
+    def run(self) -> None:
+        """Search until all is done, nothing more can be afforded, or somebody stops it.
+
+        Raises ConfigError where the corpus does not fit, or no node could ever hold a trial.
+        """
+        readings = _readings(self.wishes, self.site)
+        with self._claimed():
+            self._read(readings)
+            self.site.view.watch(self.lines)
+            self._tag()
+            if all(self.queue.state(cell).done for cell in self.queue.searches):
+                return
+            self.site.corpus.verify(max(wish.cell.unique_tokens for wish in self.wishes))
+            on_gpu = any(wish.base().runtime.device == "cuda" for wish in self.wishes)
+            with self.site.open(needs_gpu=on_gpu):
+                self.budget.machine = self.site.machine
+                self._check_places(readings)
+                self._train()
+
+    def _read(self, readings: Mapping[Cell, Reading]) -> None:
+        """What the record knows, once the cells are ours."""
+        store, rows = self.site.store, self.site.store.every()
+        self.budget.measured = rows
+        mine = [wish for wish in self.wishes if wish.cell not in self.held]
+        self.queue = StudyQueue(
+            store.study,
+            {wish.cell: CellSearch(wish, readings[wish.cell], self._load) for wish in mine},
+            _known(rows),
+            RecordElsewhere(store),
+            lambda one: self.budget.allows(one, self._flying()),
+        )
+        for row in store.cells():
+            cell = Cell(row.study, row.size, row.unique_tokens, row.recipe)
+            known = self.queue.known.setdefault(cell, {})
+            for text in filter(None, row.tags.get("dropped", "").split(",")):
+                config_hash, seed = text.split("/")
+                known.setdefault((config_hash, int(seed)), Found("dropped", None, 0))
+
+    def _train(self) -> None:
+        tidy = Tidy(self.queue, self.site.home / "checkpoints", keep_all=self.keep_all)
+        tidy.all()
+
+        def heard(ended: Ended) -> None:
+            self.budget.spend(ended)
+            tidy.cell(ended.request.key.cell)
+            self._tag()
+
+        configs = [wish.base() for wish in self.wishes]
+        for cells, scheduler in self._rounds():
+            self.queue.only = cells
+            train_queue(self.queue, self.site, configs, heard, scheduler=scheduler)
+        self.queue.only = None
+
+    def _rounds(self) -> Iterator[tuple[frozenset[Cell], Any]]:
+        """All cells side by side; one that ASHA judges alone, for it compares whatever comes in."""
+        judged = [
+            wish.cell
+            for wish in self.wishes
+            if wish.search.stopping == "asha" and wish.cell not in self.held
+        ]
+        together = frozenset(self.queue.searches) - frozenset(judged)
+        while not self.site.stop.event.is_set():
+            self.queue.only = together
+            if not self.queue.finished():
+                yield together, None
+                continue
+            for cell in judged:
+                self.queue.only = frozenset({cell})
+                if self.queue.ready():
+                    chain = self.queue.ready()[0]
+                    rungs = [one.config.num_epochs for one in chain]
+                    yield self.queue.only, asha(rungs[0], rungs[-1])
+                    break
+            else:
+                return
+
+    @contextmanager
+    def _claimed(self) -> Iterator[None]:
+        """The leases of all cells that nobody else holds; given back as each cell stands."""
+        view = self.site.view
+        try:
+            for wish in self.wishes:
+                try:
+                    self._leases[wish.cell] = self.site.store.claim(wish.cell)
+                except CellHeldError as error:
+                    self.held[wish.cell] = str(error.owner)
+                    view.note(f"{wish.cell.name} is skipped: it is held by {error.owner}")
+            yield
+        finally:
+            for cell, lease in self._leases.items():
+                done = hasattr(self, "queue") and self.queue.state(cell).searched
+                lease.release("FINISHED" if done else "KILLED", seconds=None)
+            self.site.store.writer.settle(None, seconds=60.0)
+
+    def _check_places(self, readings: Mapping[Cell, Reading]) -> None:
+        """Refuse what no node could ever hold, before anything is trained."""
+        problems: list[str] = []
+        for size, wish in {wish.size: wish for wish in self.wishes}.items():
+            config = wish.base().resolved(vocab_size=readings[wish.cell].vocab_size)
+            try:
+                place_run(config, self.site.machine, self.site.view.note)
+            except ConfigError as error:
+                problems += [f"{size}: {problem}" for problem in error.problems]
+        if problems:
+            raise ConfigError(problems)
+
+    def _tag(self) -> None:
+        """Note on each cell's parent run where its search stands."""
+        for cell, lease in self._leases.items():
+            line, wish = cell_line(self.queue, cell), self.queue.searches[cell].wish
+            dropped = [
+                f"{config_hash}/{seed}"
+                for (config_hash, seed), found in self.queue.known.get(cell, {}).items()
+                if found.state == "dropped"
+            ]
+            tags = {
+                "search_seed": str(wish.file.seed),
+                "search_state": line.state,
+                "planned": str(line.planned),
+                "stopped": str(line.counts["stopped"]),
+                "answered": str(line.counts["answered"]),
+                "winner": line.winner_run_id,
+                "edges": ",".join(line.edges),
+                "inherit": wish.recipe.inherit or "",
+                "waits_for": line.note,
+                "dropped": ",".join(dropped),
+            }
+            if self._said.get(cell) != tags:
+                self._said[cell] = tags
+                lease.tag(tags)
+
+    def _flying(self) -> list[Any]:
+        chains = {id(chain): chain for chain in self.queue.flying.values()}
+        return [one for chain in chains.values() for one in chain]
+
+    def _load(self, run_id: str) -> RunConfig:
+        return RunConfig.model_validate(self.site.store.config(run_id))
+
+
+def _readings(wishes: Sequence[CellWish], site: Site) -> dict[Cell, Reading]:
+    """What each cell reads of the corpus; every problem of all of them at once."""
+    found: dict[Cell, Reading] = {}
+    seen: dict[Any, Reading] = {}
+    problems: list[str] = []
+    for wish in wishes:
+        base = wish.base()
+        key = (base.data.unique_tokens, base.data.val_tokens, base.model.vocab_size)
+        try:
+            seen[key] = found[wish.cell] = seen.get(key) or reading(site.corpus, base)
+        except ConfigError as error:
+            problems += error.problems
+    if problems:
+        raise ConfigError(list(dict.fromkeys(problems)))
+    return found
+
+
+def _known(rows: Sequence[Row]) -> dict[Cell, dict[Slot, Found]]:
+    """The results that need no training: complete ones, and divergences, which would repeat."""
+    known: dict[Cell, dict[Slot, Found]] = {}
+    for row in rows:
+        if row.state not in ("complete", "diverged"):
+            continue
+        cell = Cell(row.study, row.size, row.unique_tokens, row.recipe)
+        loss = row.val_loss if row.state == "complete" else None
+        slot = (row.config_hash, row.seed)
+        kind = row.kind == "confirmation"
+        found = Found(row.state, loss, row.num_epochs or 0, row.run_id, kind)
+        before = known.setdefault(cell, {}).get(slot)
+        if before is None or before.confirmation:
+            known[cell][slot] = found
+    return known

@@ -1,0 +1,57 @@
+"""Winners of cells that this command does not search: read from the record, again and again."""
+
+from __future__ import annotations
+
+import time
+
+from dcray.config import RunConfig
+from dcray.track.points import Cell
+from dcray.track.runs import CellRow
+from dcray.track.store import Store
+
+LOOK_SECONDS = 10.0  # between two looks at what other jobs do
+WITH_WINNER = ("confirming", "done")  # states of a search that has chosen
+
+
+class RecordElsewhere:
+    """What other commands have found, as the record has it; asked at most every ten seconds."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._cells: dict[str, dict[Cell, CellRow]] = {}  # by study
+        self._looked: dict[str, float] = {}
+        self._configs: dict[str, RunConfig] = {}  # by run id
+
+    def winner(self, cell: Cell) -> RunConfig | None:
+        """The configuration of the winner that the record names; None where it names none."""
+        row = self._rows(cell.study).get(cell)
+        if row is None or row.tags.get("search_state") not in WITH_WINNER:
+            return None
+        run_id = row.tags.get("winner", "")
+        if not run_id:
+            return None
+        if run_id not in self._configs:
+            self._configs[run_id] = RunConfig.model_validate(self.store.config(run_id))
+        return self._configs[run_id]
+
+    def coming(self, cell: Cell) -> bool:
+        """Whether a living driver holds that cell."""
+        row = self._rows(cell.study).get(cell)
+        return row is not None and row.held
+
+    def stale(self) -> bool:
+        """Whether a new look is due."""
+        return any(time.monotonic() - at > LOOK_SECONDS for at in self._looked.values())
+
+    def look_again(self) -> None:
+        """Forget what was read."""
+        self._looked.clear()
+
+    def _rows(self, study: str) -> dict[Cell, CellRow]:
+        if study not in self._looked:
+            self._looked[study] = time.monotonic()
+            rows = self.store.cells(study)
+            self._cells[study] = {
+                Cell(study, row.size, row.unique_tokens, row.recipe): row for row in rows
+            }
+        return self._cells[study]

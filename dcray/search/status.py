@@ -1,0 +1,81 @@
+"""Where each cell of a study stands, by the record alone: while a search runs or after it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from dcray.search.standing import COUNTS, CellLine
+from dcray.track.points import Cell
+from dcray.track.rows import Row, winner
+from dcray.track.runs import CellRow
+
+RUNNING = ("searching", "confirming")
+
+
+def record_lines(
+    cells: Sequence[CellRow], rows: Sequence[Row], wished: Collection[Cell] = ()
+) -> list[CellLine]:
+    """One line for each cell on record, and for each that a study file wishes for beside them.
+
+    A cell whose search is under way and whose driver is gone, or silent for two minutes, is "lost".
+    """
+    by_cell: dict[Cell, list[Row]] = {}
+    for row in rows:
+        cell = Cell(row.study, row.size, row.unique_tokens, row.recipe)
+        by_cell.setdefault(cell, []).append(row)
+    known = {Cell(c.study, c.size, c.unique_tokens, c.recipe): c for c in cells}
+    order = [*known, *(cell for cell in wished if cell not in known)]
+    order.sort(key=lambda cell: _place(cell, by_cell.get(cell, [])))
+    return [
+        _line(cell, known[cell], by_cell.get(cell, [])) if cell in known
+        else CellLine(cell, "not begun")
+        for cell in order
+    ]  # fmt: skip
+
+
+def _line(cell: Cell, parent: CellRow, rows: Sequence[Row]) -> CellLine:
+    tags = parent.tags
+    seed = int(tags["search_seed"]) if tags.get("search_seed") else None
+    best = winner(rows, seed=seed)
+    states = [row.state for row in rows]
+    answered = min(
+        int(tags.get("answered", 0)), states.count("complete") + states.count("diverged")
+    )
+    counts = dict.fromkeys(COUNTS, 0) | {
+        "finished": max(0, states.count("complete") - answered),
+        "stopped": int(tags.get("stopped", 0)),
+        "diverged": states.count("diverged"),
+        "failed": states.count("failed"),
+        "answered": answered,
+    }
+    running = states.count("running") if parent.held else 0
+    word = tags.get("search_state") or ("done" if best else "no winner")
+    if not parent.held and (word in RUNNING or "running" in states):
+        word = "lost" if parent.status == "RUNNING" else "stopped"
+    elif parent.held and not tags.get("search_state"):
+        word = "training"
+    return CellLine(
+        cell,
+        word,
+        num_epochs=best.num_epochs if best else None,
+        weight_decay=best.weight_decay if best else None,
+        lr=best.lr if best else None,
+        val_loss=best.val_loss if best else None,
+        edges=tuple(filter(None, tags.get("edges", "").split(","))),
+        planned=int(tags.get("planned", 0)) or len(rows),
+        counts=counts,
+        running=running,
+        device_seconds=sum(_device_seconds(row) for row in rows),
+        note=tags.get("waits_for", "") if word == "waiting" else "",
+        winner_run_id=tags.get("winner", "") or (best.run_id if best else ""),
+    )
+
+
+def _device_seconds(row: Row) -> float:
+    return (row.device_seconds or 0.0) * int(row.tags.get("world_size", 1))
+
+
+def _place(cell: Cell, rows: Sequence[Row]) -> tuple[int, int, str, str]:
+    """Cells by size (in parameters, where a result says them), budget and recipe."""
+    params = max((row.num_params or 0 for row in rows), default=0)
+    return params, cell.unique_tokens, cell.size, cell.recipe

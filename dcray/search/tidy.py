@@ -1,0 +1,58 @@
+"""Checkpoints that nobody needs any more: a search keeps the winner's weights alone."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from dcray.search.queue import StudyQueue
+from dcray.search.request import Request
+from dcray.track.points import Cell
+
+
+@dataclass(frozen=True)
+class Tidy:
+    """Deletes what is over: trunks that are out, and runs that are complete and not the best."""
+
+    queue: StudyQueue
+    folder: Path
+    keep_all: bool = False
+
+    def all(self) -> None:
+        """Every cell of the search."""
+        for cell in self.queue.searches:
+            self.cell(cell)
+
+    def cell(self, cell: Cell) -> None:
+        """One cell: after each of its results."""
+        state, known = self.queue.state(cell), self.queue.known.get(cell, {})
+        if state.waits_for:
+            return
+        ended = {slot for slot, found in known.items() if found.state != "failed"}  # that goes on
+        best = state.winner.slot if state.winner else self._best(cell)
+        trunks: dict[str, list[Request]] = {}
+        wanted = {one.slot for chain in state.ready for one in chain}
+        for one in state.planned:
+            if one.trunk:
+                trunks.setdefault(one.trunk, []).append(one)
+            over = one.slot in ended and one.slot != best and one.slot not in self.queue.flying
+            if over and not self.keep_all:
+                self._delete(one.name)
+        for trunk, branches in trunks.items():
+            over = {*ended, *state.dropped}
+            if all(b.slot in over and b.slot not in wanted for b in branches):
+                self._delete(trunk)
+
+    def _best(self, cell: Cell) -> tuple[str, int] | None:
+        known = self.queue.known.get(cell, {})
+        seed = self.queue.searches[cell].wish.file.seed
+        complete = [
+            (found.val_loss, found.num_epochs, slot)
+            for slot, found in known.items()
+            if found.val_loss is not None and slot[1] == seed and not found.confirmation
+        ]
+        return min(complete)[2] if complete else None
+
+    def _delete(self, name: str) -> None:
+        shutil.rmtree(self.folder / name, ignore_errors=True)

@@ -1,0 +1,203 @@
+"""A cell that a study wishes for: its base configuration, its space, the cells that it needs.
+
+Two cells are tied where one starts from the other's winner: `inherit`, `{ winners = [...] }`, or a
+warm start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dcray.config import RunConfig, later_wins, override
+from dcray.errors import ConfigError
+from dcray.search.boxes import Axis, Range, Winners, parse_space
+from dcray.search.ladder import counts_problem
+from dcray.search.space import SHORT, Space, build_space, changes_of, early_rungs
+from dcray.search.study import (
+    PublishedWinner,
+    RecipeConfig,
+    ResourceConfig,
+    SearchConfig,
+    StudyFile,
+)
+from dcray.sections import parse_count
+from dcray.track.points import Cell
+
+
+class CellWish:
+    """One cell as a study file wishes it, before anything is known of other cells."""
+
+    def __init__(self, file: StudyFile, size: str, budget: str, recipe: str) -> None:
+        self.file, self.size, self.budget = file, size, budget
+        self.recipe: RecipeConfig = file.recipes[recipe]
+        self.cell = Cell(file.study, size, int(parse_count(budget)), recipe)
+        self.where = f"recipes.{recipe}"
+        written = self.recipe.spaces.get(size, self.recipe.space)
+        named = f"spaces.{size}" if size in self.recipe.spaces else "space"
+        self.boxes: list[dict[str, Axis]] = parse_space(written, f"{self.where}.{named}") or [{}]
+        self.warm_from: Cell | None = None  # set by the study, which knows the neighbors
+        self._check()
+
+    @property
+    def search(self) -> SearchConfig:
+        return self.recipe.search
+
+    @property
+    def published(self) -> PublishedWinner | None:
+        """The winner that the study file ships for this cell."""
+        return self.recipe.published.get(f"{self.size}/{self.budget}")
+
+    @property
+    def confirm_seeds(self) -> tuple[int, ...]:
+        """The fresh seeds with which this cell's winner runs again."""
+        chosen = self.recipe.confirm_cells
+        here = chosen is None or f"{self.size}/{self.budget}" in chosen
+        return self.recipe.confirm_seeds if here else ()
+
+    @property
+    def inherits(self) -> Cell | None:
+        """The cell from whose winner this one starts."""
+        if self.recipe.inherit is None:
+            return None
+        study, colon, recipe = self.recipe.inherit.partition(":")
+        study, recipe = (study, recipe) if colon else (self.cell.study, study)
+        return Cell(study, self.cell.size, self.cell.unique_tokens, recipe)
+
+    @property
+    def borrows(self) -> bool:
+        """Whether its space holds the winners of other budgets: it may wait for larger ones."""
+        return any(_budgets(axis) for box in self.boxes for axis in box.values())
+
+    @property
+    def needs(self) -> list[Cell]:
+        """The cells whose winners must be known before this one can start."""
+        budgets = [b for box in self.boxes for a in box.values() for b in _budgets(a)]
+        found = [self.inherits, *map(self.at_budget, budgets), self.warm_from]
+        return [cell for cell in dict.fromkeys(found) if cell is not None]
+
+    def at_budget(self, budget: str) -> Cell:
+        """The cell of the same size and recipe at another budget."""
+        cell = self.cell
+        return Cell(cell.study, cell.size, int(parse_count(budget)), cell.recipe)
+
+    def base(self, inherited: Mapping[str, Any] | None = None) -> RunConfig:
+        """The configuration without its space: what is inherited yields to the recipe's own."""
+        file = self.file
+        shape = file.sizes[self.size] if isinstance(file.sizes, dict) else None
+        parts: list[Mapping[str, Any]] = [
+            file.base,
+            {"size": shape or self.size, "data.unique_tokens": self.budget, "seed": file.seed},
+            {"objective": self.recipe.objective},
+            _runtime(file.resources.get(self.size)),
+            inherited or {},
+            self.recipe.base,
+        ]
+        return override(RunConfig(), later_wins(parts))
+
+    def space(self, num_epochs: int, winners: Mapping[Cell, RunConfig]) -> Space:
+        """The space with the winners of other budgets in place of their names."""
+        boxes = [
+            {name: self._resolved(name, axis, winners) for name, axis in box.items()}
+            for box in self.boxes
+        ]
+        return build_space(boxes, num_epochs)
+
+    def branches(self, base: RunConfig) -> bool:
+        """Whether runs fork from trunks: WSD alone has a stable part, and one loss is its end's."""
+        keeps_best = base.objective.build().keeps_best
+        return self.search.branching and base.schedule.kind == "wsd" and not keeps_best
+
+    def warnings(self) -> list[str]:
+        """What a person should know, though it is allowed."""
+        if self.borrows:
+            return []
+        warning = early_rungs(self.space(self.base().num_epochs, {}))
+        return [f"{self.where}: {warning}"] if warning else []
+
+    def _resolved(self, name: str, axis: Axis, winners: Mapping[Cell, RunConfig]) -> Axis:
+        if not isinstance(axis, Winners):
+            return axis
+        found = [value_of(name, winners[self.at_budget(budget)]) for budget in axis.winners]
+        return tuple(sorted(set(found)))
+
+    def _check(self) -> None:
+        """Raise ConfigError with everything that cannot be, before anything is trained."""
+        base = self.base()
+        problems = _field_problems(self.boxes, base, self.where)
+        search, seeds = self.search, self.recipe.confirm_seeds
+        if self.file.seed in seeds or len(set(seeds)) < len(seeds):
+            problems.append(
+                f"{self.where}.confirm_seeds must be fresh: each once, and not the search's seed "
+                f"({self.file.seed}), got {list(seeds)}"
+            )
+        if not problems and not self.borrows:
+            problems += self._space_problems(self.space(base.num_epochs, {}), search)
+        if problems:
+            raise ConfigError(problems)
+
+    def _space_problems(self, space: Space, search: SearchConfig) -> list[str]:
+        problems = []
+        if search.sampler == "grid" and not space.discrete:
+            problems.append(
+                f'{self.where}.search.sampler = "grid" needs lists: write the values of each axis, '
+                'or sampler = "gp"'
+            )
+        elif search.sampler == "grid" and search.trunks is None:
+            found = counts_problem([trunk.rungs for trunk in space.trunks()], search.keep)
+            problems += [f"{self.where}.search: {found}"] if found else []
+        if isinstance(search.warm_start, tuple):
+            for point in search.warm_start:
+                if set(point) != set(space.names) or not space.holds(point):
+                    problems.append(
+                        f"{self.where}.search.warm_start must hold points of the space "
+                        f"(axes {', '.join(space.names)}), got {dict(point)}"
+                    )
+        return problems
+
+
+def value_of(name: str, config: RunConfig) -> Any:
+    """The value that a configuration has on an axis."""
+    if name == "tau":
+        return float(f"{config.tau:.3g}")
+    node: Any = config.to_dict()
+    for part in SHORT.get(name, name).split("."):
+        node = node[part]
+    return node
+
+
+def _field_problems(boxes: Sequence[Mapping[str, Axis]], base: RunConfig, where: str) -> list[str]:
+    """Axes that are no field, and values that their field does not take."""
+    problems: list[str] = []
+    for box in boxes:
+        for name, axis in box.items():
+            if isinstance(axis, Winners):
+                continue
+            ends = (axis.low, axis.high) if isinstance(axis, Range) else axis
+            for value in ends:
+                if name == "tau" and not (isinstance(value, (int, float)) and value > 0):
+                    problems.append(f"{where}: tau must be above 0, got {value!r}")
+                    continue
+                try:
+                    override(base, changes_of(((name, value),), base))
+                except ConfigError as error:
+                    problems += [f"{where}: {problem}" for problem in error.problems]
+    return list(dict.fromkeys(problems))
+
+
+def _budgets(axis: Axis) -> tuple[str, ...]:
+    return axis.winners if isinstance(axis, Winners) else ()
+
+
+def _runtime(wanted: ResourceConfig | None) -> dict[str, Any]:
+    """The runtime fields that a size's resources mean."""
+    if wanted is None:
+        return {}
+    changes: dict[str, Any] = {}
+    if wanted.gpus is not None:
+        changes["runtime.device"] = "cuda" if wanted.gpus else "cpu"
+    if wanted.gpus or wanted.workers:
+        changes["runtime.workers"] = wanted.gpus or wanted.workers
+    if wanted.threads:
+        changes["runtime.threads"] = wanted.threads
+    return changes

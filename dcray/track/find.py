@@ -1,0 +1,103 @@
+"""RUN on a command line: an MLflow run id, or STUDY/SIZE/BUDGET/RECIPE for that cell's winner."""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from dcray.errors import ConfigError, did_you_mean
+from dcray.sections import count_label, parse_count
+from dcray.track.connect import Connection, connect
+from dcray.track.points import Cell
+from dcray.track.rows import Row, row_of, why_unusable, winner
+from dcray.track.runs import experiment_of, results, search
+
+FORM = "RUN must be an MLflow run id or STUDY/SIZE/BUDGET/RECIPE"
+
+
+def find(directory: Path, name: str, *, tracking_uri: str | None = None) -> Row:
+    """The complete result that `name` means.
+
+    Raises ConfigError where there is none, and says what there is.
+    """
+    connection = connect(directory, tracking_uri, create=False)
+    if re.fullmatch(r"[0-9a-f]{32}", name):
+        return _by_id(connection, name)
+    parts = name.split("/")
+    if len(parts) != 4 or not all(parts):
+        raise ConfigError(f'{FORM}, got "{name}"')
+    study, size, budget, recipe = parts
+    try:
+        cell = Cell(study, size, int(parse_count(budget)), recipe)
+    except ValueError as error:
+        raise ConfigError(f'{FORM}, got "{name}": the budget {error}') from None
+    return _winner(connection, directory, cell, tracking_uri)
+
+
+def manifest(directory: Path, row: Row, *, tracking_uri: str | None = None) -> dict[str, Any]:
+    """The manifest of the corpus that a result was trained on, as it was then."""
+    client = connect(directory, tracking_uri, create=False).client
+    with tempfile.TemporaryDirectory() as place:
+        try:
+            path = client.download_artifacts(row.run_id, "manifest.json", place)
+        except Exception as error:
+            raise ConfigError(
+                f"the artifacts of run {row.run_id} cannot be read ({error}); they belong beside "
+                "the record: copy DIR as a whole"
+            ) from None
+        found: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
+    return found
+
+
+def _by_id(connection: Connection, run_id: str) -> Row:
+    try:
+        run = connection.client.get_run(run_id)
+    except Exception as error:
+        if getattr(error, "error_code", None) != "RESOURCE_DOES_NOT_EXIST":
+            raise
+        raise ConfigError(f'{FORM}, got "{run_id}": {connection.address} has no such run') from None
+    if run.data.tags.get("dcray.role") != "result":
+        raise ConfigError(
+            f"run {run_id} is no result of dcray but {run.data.tags.get('dcray.role', 'another')}"
+            "'s; take a run nested under a cell, or STUDY/SIZE/BUDGET/RECIPE"
+        )
+    row = row_of(run.data.tags["study"], run)
+    reason = why_unusable(row) if row.state == "complete" else f"it is {row.state}, not complete"
+    if reason:
+        raise ConfigError(
+            f"run {run_id} has no result: {reason}. Run the command that trains it again"
+        )
+    return row
+
+
+def _winner(connection: Connection, directory: Path, cell: Cell, tracking_uri: str | None) -> Row:
+    """By `rows.winner`, at the seed of the cell's search where it was searched."""
+    found = results(directory, study=cell.study, tracking_uri=tracking_uri)
+    here = [row for row in found.rows if _names(row) == _names(cell)]
+    best = winner(here, seed=_search_seed(connection, cell))
+    if best is not None:
+        return best
+    known = sorted({"/".join(_names(row)) for row in found.rows})
+    wanted = "/".join(_names(cell))
+    if wanted in known:
+        raise ConfigError(f"the cell {wanted} has no result at its search's seed yet; run it again")
+    reasons = [e.reason for e in found.exclusions if e.row and _names(e.row) == _names(cell)]
+    if reasons:
+        raise ConfigError(f"the cell {wanted} has no result that counts: {reasons[-1]}")
+    raise ConfigError(f'{FORM}, got "{wanted}"{did_you_mean(wanted, known)}')
+
+
+def _names(cell: Cell | Row) -> tuple[str, ...]:
+    return cell.study, cell.size, count_label(cell.unique_tokens), cell.recipe
+
+
+def _search_seed(connection: Connection, cell: Cell) -> int | None:
+    experiment = experiment_of(connection, cell.study)
+    wanted = f"tags.`dcray.role` = 'cell' and tags.`dcray.cell` = '{cell.name}'"
+    for run in search(connection, experiment.experiment_id, wanted):
+        if "search_seed" in run.data.tags:
+            return int(run.data.tags["search_seed"])
+    return None

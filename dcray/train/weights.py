@@ -1,0 +1,58 @@
+"""The weights of a finished run alone: on one device, without the optimizer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from pydantic import ValidationError
+from torch.distributed.checkpoint import state_dict_loader
+
+from dcray.config import RunConfig, override
+from dcray.errors import ConfigError
+from dcray.model.transformer import Transformer
+from dcray.train.checkpoint import BEST, quietly, read_meta
+from dcray.train.shard import Place, build_model
+
+
+def weights_folder(folder: Path) -> Path:
+    """Where the weights of a run's result lie: the best epoch's where one was kept, else the last.
+
+    Raises ConfigError where there are none.
+    """
+    steps = sorted(path.parent for path in folder.glob("step-*/meta.json"))
+    best = folder / BEST
+    if (best / "meta.json").is_file():
+        return best
+    if not steps:
+        raise ConfigError(
+            f"the run has no weights: {folder} holds no checkpoint. Give --dir the folder that it "
+            "was trained in, or train it again with the same command"
+        )
+    return steps[-1]
+
+
+def load_weights(
+    path: Path, device: torch.device, *, precision: str = "auto", compiled: bool = False
+) -> tuple[RunConfig, Transformer]:
+    """The configuration of a checkpoint and its model, in evaluation alone; moments stay on disk.
+
+    precision: "float32", "bfloat16", or "auto", as in training. Raises ConfigError where a file is
+    damaged, or its configuration cannot be built here.
+    """
+    try:
+        saved = RunConfig.model_validate(read_meta(path)["config"])
+    except ValidationError as error:
+        raise ConfigError(
+            f"the checkpoint {path} has no meaning here ({error.errors()[0]['msg']}): it is of "
+            "another dcray, or its objective is a plug-in that --plugin must name"
+        ) from None
+    config = override(saved, {"runtime.precision": precision, "runtime.compile": compiled})
+    model = build_model(config, Place(device))
+    state = {"model": model.state_dict()}
+    try:
+        quietly(state_dict_loader.load, state, checkpoint_id=str(path), no_dist=True)
+    except RuntimeError as error:
+        raise ConfigError(f"the checkpoint {path} cannot be read: {error}") from None
+    model.load_state_dict(state["model"])
+    return config, model.eval().requires_grad_(False)

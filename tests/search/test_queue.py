@@ -1,0 +1,267 @@
+"""A whole study played without Ray: one table, whatever the order, concurrency, kills and edits."""
+
+import copy
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dcray.config import override
+from dcray.search.queue import Ended
+from dcray.search.standing import cell_line
+from dcray.track.points import Cell
+from tests.search.player import MINI, Alone, bowl, on_record, play, queue_of, study_of, table
+
+
+def changed(path: str, value, base=MINI):
+    """The study with one entry changed: "recipes.ar.search.sampler"."""
+    new = copy.deepcopy(base)
+    node = new
+    *parents, leaf = path.split(".")
+    for part in parents:
+        node = node[part]
+    node[leaf] = value
+    return new
+
+
+GP = changed(
+    "recipes.ar.search",
+    {"sampler": "gp", "trunks": 6, "generation": 2, "warm_start": "budget", "warm_trunks": 4},
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 6), st.integers(1, 40), st.floats(0, 0.3))
+def test_one_table_whatever_happens(seed, concurrency, kill, diverge):
+    def loss(request):
+        return bowl(request, seed, diverge)
+
+    study = study_of(MINI)
+    alone = queue_of(study)
+    started = play(alone, loss)
+    assert len({(r.key.cell, r.slot) for r in started}) == len(started)  # none twice
+    killed = queue_of(study)
+    order = random.Random(seed)
+    play(killed, loss, concurrency=concurrency, order=order, stop_after=kill)
+    before = on_record(killed)
+    again = queue_of(study, copy.deepcopy(before))
+    rest = play(again, loss, concurrency=concurrency, order=order)
+    assert table(again) == table(alone)
+    assert not any(r.slot in before.get(r.key.cell, {}) for r in rest)
+    for line in (cell_line(again, cell) for cell in again.searches):
+        if line.state != "waiting":
+            assert line.left == 0
+            assert line.planned == sum(line.counts.values())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_generations_give_one_table_too(seed):
+    study = study_of(GP)
+    alone, other = queue_of(study), queue_of(study)
+    play(alone, lambda r: bowl(r, seed, 0.1))
+    killed = queue_of(study)
+    play(killed, lambda r: bowl(r, seed, 0.1), concurrency=3, stop_after=15)
+    play(other, lambda r: bowl(r, seed, 0.1), concurrency=5, order=random.Random(seed))
+    again = queue_of(study, on_record(killed))
+    play(again, lambda r: bowl(r, seed, 0.1), concurrency=2, order=random.Random(seed + 1))
+    assert table(alone) == table(other) == table(again)
+    for cell in alone.searches:
+        if cell.recipe == "ar":
+            warm = cell.unique_tokens > 8_000
+            losses = {slot for slot in alone.known[cell] if slot[1] == 42}
+            assert (4 if warm else 6) <= len(losses) <= (12 if warm else 18)
+
+
+def test_the_dearest_ready_segment_comes_first_and_cells_wait_for_winners():
+    queue = queue_of(study_of(MINI))
+    first = queue.ready()[0][0]
+    assert first.key.cell == Cell("toy", "119k", 16_000, "ar")
+    flops = [sum(r.flops for r in chain) for chain in queue.ready()]
+    assert flops == sorted(flops, reverse=True)
+    line = cell_line(queue, Cell("toy", "60k", 8_000, "mir"))
+    assert (line.state, line.note) == ("waiting", "waits for 60k_8k_ar")
+
+
+def test_mir_takes_its_parents_winner_with_its_warm_up():
+    queue = queue_of(study_of(MINI))
+    play(queue)
+    for size in ("60k", "119k"):
+        parent = queue.state(Cell("toy", size, 8_000, "ar")).winner.config
+        child = queue.state(Cell("toy", size, 8_000, "mir")).winner.config
+        assert child.optim == parent.optim
+        assert child.num_epochs == parent.num_epochs
+        assert child.schedule == parent.schedule
+        assert child.objective.name == "mir"
+
+
+def test_a_diffusion_cell_takes_the_weight_decay_and_not_tau():
+    mdlm = {
+        "objective": "mdlm",
+        "inherit": "ar",
+        "base": {"optim.lr": 2e-4, "num_epochs": 5, "batch_size": 16, "schedule.kind": "cosine"},
+    }
+    queue = queue_of(study_of(changed("recipes.mdlm", mdlm)))
+    play(queue)
+    parent = queue.state(Cell("toy", "60k", 16_000, "ar")).winner.config
+    child = queue.state(Cell("toy", "60k", 16_000, "mdlm")).winner.config
+    assert child.optim.weight_decay == parent.optim.weight_decay
+    assert (child.optim.lr, child.num_epochs, child.batch_size) == (2e-4, 5, 16)
+    assert child.schedule.warmup_steps == max(1, round(0.01 * child.num_steps))
+
+
+def test_the_winner_is_confirmed_with_fresh_seeds_and_stays_the_winner():
+    queue = queue_of(study_of(changed("recipes.ar.confirm_seeds", [1, 2])))
+
+    def loss(request):
+        return bowl(request) - (1 if request.key.kind == "confirmation" else 0)
+
+    started = play(queue, loss)
+    cell = Cell("toy", "60k", 8_000, "ar")
+    winner = queue.state(cell).winner
+    fresh = [r for r in started if r.key.cell == cell and r.key.kind == "confirmation"]
+    assert sorted(r.config.seed for r in fresh) == [1, 2]
+    assert {r.key.config_hash for r in fresh} == {winner.slot[0]}
+    assert winner.found.val_loss == min(
+        bowl(r) for r in started if r.key.cell == cell and r.key.kind == "branch"
+    )
+
+
+def test_a_budget_more_in_the_file_trains_that_budget_alone():
+    small = queue_of(study_of(MINI))
+    play(small)
+    wider = queue_of(study_of(changed("budgets", ["8k", "16k", "32k"])), on_record(small))
+    started = play(wider, concurrency=3)
+    assert {r.key.cell.unique_tokens for r in started} == {32_000}
+    assert all(
+        cell_line(wider, cell).counts["answered"] > 0
+        for cell in wider.searches
+        if cell.unique_tokens < 32_000
+    )
+
+
+def test_a_longer_longest_run_is_a_new_configuration():
+    """Its warm-up is longer: nothing is answered, nothing becomes invalid."""
+    short = queue_of(study_of(MINI))
+    play(short)
+    longer = changed("recipes.ar.space", [{**MINI["recipes"]["ar"]["space"][0],
+                                           "num_epochs": [8, 16, 64]}])  # fmt: skip
+    queue = queue_of(study_of(longer), on_record(short))
+    started = play(queue)
+    branches = [r for r in started if r.key.kind == "branch"]
+    assert branches
+    assert not any(r.slot in short.known[r.key.cell] for r in branches)
+
+
+def test_plain_runs_are_answered_by_branches_of_the_same_configuration():
+    branched = queue_of(study_of(MINI))
+    play(branched)
+    search = {**MINI["recipes"]["ar"]["search"], "branching": False}
+    apart = queue_of(study_of(changed("recipes.ar.search", search)), on_record(branched))
+    assert play(apart) == []
+    fresh = queue_of(study_of(changed("recipes.ar.search", search)))
+    play(fresh)
+    assert table(fresh) == table(branched)
+
+
+def test_winners_of_other_budgets_make_a_cross_product_and_wait():
+    axis = {"winners": ["8k", "16k"]}
+    other = changed("budgets", ["12k"])
+    other["recipes"] = {
+        "ar": {"objective": "ar", "space": [{"num_epochs": axis, "weight_decay": axis, "lr": axis}]}
+    }
+    queue = queue_of(study_of(MINI, other))
+    cell = Cell("toy", "60k", 12_000, "ar")
+    assert cell_line(queue, cell).note == "waits for 60k_8k_ar and 60k_16k_ar"
+    play(queue)
+    parents = [queue.state(Cell("toy", "60k", u, "ar")).winner.config for u in (8_000, 16_000)]
+    names = {(r.config.optim.lr, r.config.optim.weight_decay, r.config.num_epochs)
+             for r in queue.state(cell).planned}  # fmt: skip
+    assert names == {
+        (a.optim.lr, b.optim.weight_decay, c.num_epochs)
+        for a in parents
+        for b in parents
+        for c in parents
+    }
+
+
+def test_a_warm_start_passes_over_a_cell_that_itself_waits_for_larger_budgets():
+    """8k, 12k = the winners of 8k and 16k, 16k warm: its neighbor is 8k, or both wait for ever."""
+    warm = {
+        "objective": "ar",
+        "space": MINI["recipes"]["ar"]["space"],
+        "search": {"warm_start": "budget", "warm_trunks": 4},
+    }
+    own = copy.deepcopy(MINI) | {"recipes": {"ar": warm}}
+    between = changed("budgets", ["12k"])
+    axis = {"winners": ["8k", "16k"]}
+    between["recipes"] = {"ar": {"space": [{"num_epochs": axis, "lr": axis}], "search": {}}}
+    study = study_of(own, between)
+    wishes = {wish.cell: wish for wish in study.wishes}
+    large, small = (Cell("toy", "60k", u, "ar") for u in (16_000, 8_000))
+    assert wishes[large].needs == [small]
+
+
+def test_a_cell_whose_parent_has_no_winner_says_so():
+    queue = queue_of(study_of(MINI))
+    play(queue, lambda request: float("inf"))
+    line = cell_line(queue, Cell("toy", "60k", 8_000, "mir"))
+    assert line.note == "waits for 60k_8k_ar, which has no winner"
+    assert cell_line(queue, Cell("toy", "60k", 8_000, "ar")).state == "no winner"
+    assert queue.finished()
+
+
+def test_a_parent_in_another_study_is_asked_of_the_record():
+    table_ = {**MINI, "study": "child"}
+    table_["recipes"] = {"ar": {"inherit": "toy:ar"}}
+    study = study_of(table_)
+    assert queue_of(study).finished()
+    base = study.wishes[0].base()
+    config = override(base, {"optim.lr": 7e-3, "num_epochs": 3}).resolved(vocab_size=512)
+    parents = {Cell("toy", w.cell.size, w.cell.unique_tokens, "ar"): config for w in study.wishes}
+    queue = queue_of(study, elsewhere=Alone(parents))
+    started = play(queue)
+    assert {(r.config.optim.lr, r.config.num_epochs) for r in started} == {(7e-3, 3)}
+
+
+def test_a_space_that_is_used_up_ends_the_search():
+    """30 proposals in a space of 6: six configurations, none twice."""
+    space = [{"num_epochs": [4], "lr": [1e-3, 3e-3, 1e-2], "tau": [0.5, 1]}]
+    recipe = {"space": space, "search": {"sampler": "tpe", "trunks": 30}}
+    queue = queue_of(study_of({**MINI, "recipes": {"ar": recipe}}))
+    started = play(queue, concurrency=2)
+    assert len(started) == len({(r.key.cell, r.slot) for r in started}) == 6 * 4
+    assert all(cell_line(queue, cell).state == "done" for cell in queue.searches)
+
+
+def test_a_lost_process_is_tried_again_three_times_without_progress():
+    queue = queue_of(study_of(MINI))
+    chain = queue.ready()[0]
+    for attempt in range(4):
+        queue.start(chain)
+        queue.end(Ended(chain[0], "lost", step=0))
+        again = any(c[0].slot == chain[0].slot for c in queue.ready())
+        assert again == (attempt < 3)
+    other = queue.ready()[0]
+    for step in (1, 2, 3, 4, 5, 6):  # each time it got further
+        queue.start(other)
+        queue.end(Ended(other[0], "lost", step=step))
+        assert any(c[0].slot == other[0].slot for c in queue.ready())
+
+
+def test_what_cannot_be_afforded_is_not_ready_and_ends_the_command():
+    queue = queue_of(study_of(MINI))
+    left = [5]
+
+    def afford(request):
+        return left[0] > 0
+
+    queue.afford = afford
+    while queue.ready():
+        chain = queue.ready()[0]
+        queue.start(chain)
+        left[0] -= 1
+        queue.end(Ended(chain[0], "complete", bowl(chain[0])))
+    assert queue.finished()
+    assert queue.unaffordable
+    assert len(queue.trained) == 5

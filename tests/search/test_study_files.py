@@ -1,0 +1,185 @@
+"""Every study file that ships: it parses, every value trains, and it says what the paper says."""
+
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from dcray.fit.published import figures
+from dcray.search.boxes import Winners
+from dcray.search.forecast import forecast, prices
+from dcray.search.grid import Study
+from dcray.search.study import SHIPPED, parse_study
+
+ROOT = Path(__file__).parent.parent.parent
+FILES = sorted(SHIPPED.glob("*.toml"))
+NAMES = [path.stem for path in FILES]
+LRS = [3e-4, 1e-3, 3e-3, 1e-2, 3e-2]  # the grid of the paper's learning rates
+WINNERS = {
+    budget: by_size
+    for budget, by_size in figures()["best_hyperparameters"].items()
+    if budget.endswith("m")
+}
+
+
+def test_the_study_files_of_the_mission_are_there():
+    wanted = {"dclm_100m", "dclm_200m", "dclm_300m", "dclm_400m", "stack_v2_100m", "mir_tuning",
+              "recipes", "seeds", "schedule", "mini_cpu", "mini_gpu"}  # fmt: skip
+    assert wanted <= set(NAMES)
+    assert {path.name for path in (ROOT / "search_spaces").iterdir()} == {p.name for p in FILES}
+
+
+@pytest.mark.parametrize("path", FILES, ids=NAMES)
+def test_a_file_parses_and_every_value_of_it_is_planned(path):
+    """`grid` builds the RunConfig of every (epochs, weight decay, lr) of every cell."""
+    study = Study.read(path.stem)
+    found = forecast(study, [wish.cell for wish in study.wishes], "grid", prices())
+    assert len(found.cells) == len(study.wishes) > 0
+    assert study.name == parse_study(path).study
+    for one, wish in zip(found.cells, study.wishes, strict=True):
+        if wish.borrows:
+            continue
+        points = {
+            (epochs, *trunk.values)
+            for trunk in wish.space(one.winner.num_epochs, {}).trunks()
+            for epochs in trunk.rungs
+        }
+        assert one.search.runs == len(points)
+    assert not [warning for wish in study.wishes for warning in wish.warnings()]
+
+
+@pytest.mark.parametrize("path", FILES, ids=NAMES)
+def test_a_file_says_what_it_is(path):
+    assert len(parse_study(path).about) > 40
+    assert path.read_text(encoding="utf-8").isascii()
+
+
+@pytest.mark.parametrize("budget", WINNERS)
+def test_the_published_winners(budget):
+    shipped = parse_study(SHIPPED / f"dclm_{budget}.toml").recipes["ar"].published
+    assert {
+        cell: [best.num_epochs, best.weight_decay, best.lr] for cell, best in shipped.items()
+    } == {f"{size}/{budget}": values for size, values in WINNERS[budget].items()}
+
+
+def test_the_boxes_of_100m_are_the_printed_ones():
+    printed = dict(figures()["search_spaces_100m"])
+    printed.pop("source")
+    assert parse_study(SHIPPED / "dclm_100m.toml").recipes["ar"].spaces == printed
+
+
+@pytest.mark.parametrize("budget", ["200m", "400m"])
+def test_the_boxes_of_200m_and_400m_stand_around_the_winner_and_are_marked(budget):
+    file = parse_study(SHIPPED / f"dclm_{budget}.toml")
+    assert "ASSUMED" in file.about
+    for size, (epochs, weight_decay, lr) in WINNERS[budget].items():
+        (box,) = file.recipes["ar"].spaces[size]
+        assert box["num_epochs"] == [epochs // 4, epochs // 2, epochs]
+        assert box["weight_decay"] == [weight_decay / 2, weight_decay, weight_decay * 2]
+        at = LRS.index(lr)
+        assert box["lr"] == LRS[at - 1 : at + 2]
+
+
+def test_300m_waits_for_the_winners_of_200m_and_400m():
+    study = Study.read("dclm")
+    for wish in study.select(budgets=["300m"], recipes=["ar"]):
+        assert {cell.unique_tokens for cell in wish.needs} == {200_000_000, 400_000_000}
+        (box,) = wish.boxes
+        assert set(box) == {"num_epochs", "weight_decay", "lr"}
+        assert all(axis == Winners(winners=("200m", "400m")) for axis in box.values())
+
+
+@pytest.mark.parametrize("name", ["recipes", "seeds"])
+def test_the_baseline_at_its_printed_winners(name):
+    study = Study.read(name)
+    wanted = [wish.cell for wish in study.select(recipes=["ar", "mir"])]
+    for one in forecast(study, wanted, "", prices()).cells:
+        best = one.winner
+        assert [best.num_epochs, best.optim.weight_decay, best.optim.lr] == (
+            WINNERS["100m"][one.cell.size]
+        )
+
+
+def test_the_diffusion_recipes_follow_the_printed_protocol():
+    study, printed = Study.read("recipes"), figures()["dllm_protocol"]
+    wanted = study.select(recipes=["mdlm", "mdlm_regularized"])
+    found = forecast(study, [wish.cell for wish in wanted], "", prices())
+    assert {one.cell.size for one in found.cells} == set(printed["num_epochs"])
+    for one in found.cells:
+        run, size = one.winner, one.cell.size
+        assert run.num_epochs == printed["num_epochs"][size]
+        assert run.batch_size == printed["batch_sequences"]
+        assert run.data.seq_len == printed["seq_len"]
+        assert run.optim.lr == printed["lr"]
+        assert run.optim.lr * run.schedule.min_lr_frac == pytest.approx(printed["min_lr"])
+        assert run.schedule.kind == printed["schedule"]
+        assert run.schedule.warmup_frac == printed["warmup_frac"]
+        assert run.optim.max_grad_norm == printed["max_grad_norm"]
+        assert run.model.dropout == printed["dropout"]
+        assert run.validation.epochs == 1
+        tuned = WINNERS["100m"][size][1]
+        plain = one.cell.recipe == "mdlm"
+        assert run.optim.weight_decay == (printed["weight_decay"] if plain else tuned)
+
+
+def test_the_other_recipes_at_100m():
+    study = Study.read("recipes")
+    wanted = study.select(recipes=["single_epoch", "multi_epoch"])
+    best = figures()["multi_epoch_ar_best_epochs"]
+    for one in forecast(study, [wish.cell for wish in wanted], "", prices()).cells:
+        run, size = one.winner, one.cell.size
+        assert run.optim.weight_decay == best["weight_decay"] == 0.1
+        if one.cell.recipe == "single_epoch":
+            assert (run.num_epochs, run.optim.lr) == (1, WINNERS["100m"][size][2])
+        else:
+            assert run.optim.lr == best["lr"]
+            (wish,) = study.select(sizes=[size], recipes=["multi_epoch"])
+            (trunk,) = wish.space(1, {}).trunks()
+            assert trunk.rungs[0] < best[size] < trunk.rungs[-1]
+
+
+def test_seeds_and_the_tuning_of_mir_hold_the_paper_s_values():
+    seeds = parse_study(SHIPPED / "seeds.toml")
+    for recipe in seeds.recipes.values():
+        assert [seeds.seed, *recipe.confirm_seeds] == figures()["seeds_100m"]["five_seeds"]
+    (wish,) = Study.read("mir_tuning").select(recipes=["mir"])
+    chosen = {f"objective.{name}": value for name, value in figures()["mir_selected"].items()}
+    points = [dict(trunk.values) for trunk in wish.space(16, {}).trunks()]
+    assert chosen in points
+    assert len(points) == 4 * 3 + 2 * 3
+
+
+def test_a_wheel_and_an_sdist_hold_the_study_files(tmp_path):
+    """Built from a copy, by the build backend itself: no network."""
+    copy = tmp_path / "copy"
+    shutil.copytree(ROOT, copy, symlinks=True, ignore=_IGNORED)
+    build = (
+        "from setuptools import build_meta as b; b.build_wheel('../out'); b.build_sdist('../out')"
+    )
+    (tmp_path / "out").mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", build], cwd=copy, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    wheel, sdist = _built(tmp_path / "out")
+    with zipfile.ZipFile(wheel) as archive:
+        packed = set(archive.namelist())
+    with tarfile.open(sdist) as archive:
+        unpacked = {name.split("/", 1)[-1] for name in archive.getnames()}
+    wanted = {f"dcray/search_spaces/{path.name}" for path in FILES}
+    assert wanted <= packed
+    assert wanted <= unpacked
+
+
+def _built(folder):
+    return next(folder.glob("*.whl")), next(folder.glob("*.tar.gz"))
+
+
+_IGNORED = shutil.ignore_patterns(
+    ".git", ".venv", "build", "dist", "*.egg-info", "__pycache__", ".*_cache", "tests",
+    "dcray-runs", "corpora", ".hypothesis",
+)  # fmt: skip
