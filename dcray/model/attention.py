@@ -103,7 +103,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Any, *, causal: bool) -> Tenso
         return out
     if isinstance(mask, Tensor):
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-    # FlexAttention gets its rows head by head in memory, the only layout it was run with on a GPU;
-    # the copies cost less than a kernel that was never tried.
+    # Laid head by head in memory, as q and k came before: with heads that lie (B, T, H, head_dim)
+    # FlexAttention was never run on a GPU.
     q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
     return flex_attention(q, k, v, block_mask=mask)
