@@ -23,7 +23,8 @@ from torch import Tensor
 from dcray.evals.packing import Request
 from dcray.evals.score import Score
 from dcray.model.attention import rotary_tables
-from dcray.model.transformer import Context, Transformer, target_nats
+from dcray.model.head import target_nats
+from dcray.model.transformer import Context, Transformer
 
 Ids = NDArray[np.int64]
 

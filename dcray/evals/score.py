@@ -91,7 +91,7 @@ def tree_states(model: Transformer, held: Batch) -> Tensor:
     cos, sin = rotary_tables(
         length, model.shape.head_dim, model.config.rope_base, device, model.dtype
     )
-    context = Context(cos[positions][:, None], sin[positions][:, None], None, False)
+    context = Context(cos[positions], sin[positions], None, False)
     distance = positions[:, :, None] - positions[:, None, :]
     allowed = (branches[:, None, :] == 0) | (branches[:, :, None] == branches[:, None, :])
     allowed &= distance >= 0

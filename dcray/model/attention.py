@@ -1,18 +1,26 @@
 """Windowed causal and bidirectional attention, on CPU and GPU.
 
+On a GPU cuDNN's kernel, which knows windows, where its Python package is installed
+(`pip install 'dcray[gpu]'`) and the heads are wide enough; else FlexAttention for windows.
+tests/bench/bench_kernels.py measures the candidates.
+
 Rows are packed: a token sees everything before it in its row (within the window), other documents
 too, as in the paper.
 """
 
 from __future__ import annotations
 
+import importlib
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+CUDNN_DTYPES = (torch.bfloat16, torch.float16)
+CUDNN_HEAD_DIMS = (64, 128)
 
 
 @lru_cache(maxsize=8)
@@ -48,10 +56,37 @@ def block_mask(seq_len: int, window: int, device: torch.device) -> Any:
     return create_block_mask(visible, None, None, seq_len, seq_len, device=str(device))
 
 
-def mask_of(seq_len: int, window: int | None, device: torch.device, *, causal: bool) -> Any:
+class Band(NamedTuple):
+    """What cuDNN's kernel is told instead of a mask: how far back a query sees, None: all."""
+
+    window: int | None
+
+
+@lru_cache(maxsize=8)
+def has_cudnn(head_dim: int, dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether cuDNN's attention can be used here; it is slower than others for narrow heads."""
+    if device.type != "cuda" or dtype not in CUDNN_DTYPES or head_dim not in CUDNN_HEAD_DIMS:
+        return False
+    try:
+        importlib.import_module("cudnn.sdpa.fwd.torch_op")
+    except ImportError:
+        return False
+    return True
+
+
+def mask_of(
+    seq_len: int,
+    window: int | None,
+    device: torch.device,
+    *,
+    causal: bool,
+    cudnn: bool = False,  # from `has_cudnn`
+) -> Any:
     """What `attend` needs for this layer: None where attention is full (causal or not)."""
     if not causal or window is None or window >= seq_len - 1:
-        return None
+        return Band(None) if cudnn else None
+    if cudnn:
+        return Band(window)
     build = block_mask if device.type == "cuda" else window_mask
     return build(seq_len, window, device)
 
@@ -60,6 +95,15 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Any, *, causal: bool) -> Tenso
     """Softmax attention of (B, H, T, head_dim); `mask` from `mask_of`."""
     if mask is None:
         return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+    if isinstance(mask, Band):
+        left = -1 if mask.window is None else mask.window + 1  # cuDNN counts the query itself
+        out: Tensor = torch.ops.cudnn.sdpa_fwd(
+            q, k, v, q.shape[-1] ** -0.5, is_causal=causal, window_left=left, return_lse=True
+        )[0]
+        return out
     if isinstance(mask, Tensor):
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+    # Laid head by head in memory, as q and k came before: with heads that lie (B, T, H, head_dim)
+    # FlexAttention was never run on a GPU.
+    q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
     return flex_attention(q, k, v, block_mask=mask)

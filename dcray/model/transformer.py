@@ -14,7 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dcray.model.attention import attend, mask_of, rotary_tables, rotate
+from dcray.model.attention import attend, has_cudnn, mask_of, rotary_tables, rotate
+from dcray.model.head import head_nats
 from dcray.sections import ModelConfig
 from dcray.sizes import Shape, layer_windows, pad_vocab
 from dcray.train.dropout import element_hashes, keyed_dropout, layer_keys
@@ -23,7 +24,7 @@ from dcray.train.dropout import element_hashes, keyed_dropout, layer_keys
 class Context(NamedTuple):
     """What every layer of one forward pass shares."""
 
-    cos: Tensor  # (T, head_dim / 2), or (B, 1, T, head_dim / 2) where rows differ
+    cos: Tensor  # (T, head_dim / 2), or (B, T, head_dim / 2) where rows differ
     sin: Tensor
     hashes: Tensor | None  # (T, D) int32 for dropout, None where it is off
     causal: bool
@@ -66,9 +67,12 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, context: Context, mask: Any, key: Tensor | None) -> Tensor:
         batch, seq_len, dim = x.shape
         heads = (batch, seq_len, self.num_heads, dim // self.num_heads)
-        q, k, v = (f(x).view(heads).transpose(1, 2) for f in (self.query, self.key, self.value))
-        q = self.query_norm(rotate(q, context.cos, context.sin))
-        k = self.key_norm(rotate(k, context.cos, context.sin))
+        q, k, v = (f(x).view(heads) for f in (self.query, self.key, self.value))
+        cos, sin = context.cos.unsqueeze(-2), context.sin.unsqueeze(-2)  # the same for all heads
+        q, k = self.query_norm(rotate(q, cos, sin)), self.key_norm(rotate(k, cos, sin))
+        # Transposed after all else: q, k and v stay (B, T, H, head_dim) in memory, and so do the
+        # kernel's output and gradients, which are then neither copied before nor after it.
+        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
         heads_out = attend(q, k, v, mask, causal=context.causal).transpose(1, 2)
         y: Tensor = self.out(heads_out.reshape(batch, seq_len, dim))
         if key is None or context.hashes is None:
@@ -91,7 +95,11 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
-    """x + attn(norm(x)), then x + mlp(norm(x))."""
+    """x + attn(norm(x)), then x + mlp(norm(x)).
+
+    It takes and returns the stream in two parts, x and the last branch y not added yet: so a
+    compiler adds them in the kernel of the norm that follows, in the next block.
+    """
 
     def __init__(self, shape: Shape, config: ModelConfig, device: torch.device | None) -> None:
         super().__init__()
@@ -100,10 +108,12 @@ class Block(nn.Module):
         self.mlp_norm = RMSNorm(shape.dim, config.norm_eps, device)
         self.mlp = MLP(shape, device)
 
-    def forward(self, x: Tensor, context: Context, mask: Any, key: Tensor | None) -> Tensor:
+    def forward(
+        self, x: Tensor, y: Tensor | None, context: Context, mask: Any, key: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        x = x if y is None else x + y
         x = x + self.attn(self.attn_norm(x), context, mask, key)
-        y: Tensor = x + self.mlp(self.mlp_norm(x))
-        return y
+        return x, self.mlp(self.mlp_norm(x))
 
 
 class Transformer(nn.Module):
@@ -127,7 +137,6 @@ class Transformer(nn.Module):
         self.shape, self.config, self.dtype = shape, config, dtype
         self.vocab_size = config.vocab_size
         self.windows = layer_windows(shape.num_layers, seq_len, config.window_pattern)
-        self.target_nats = target_nats  # compiled on a GPU: logits are read once, in bfloat16
         padded = pad_vocab(config.vocab_size)
         self.embed = nn.Embedding(padded, shape.dim, device=device)
         self.blocks = nn.ModuleList(Block(shape, config, device) for _ in range(shape.num_layers))
@@ -152,25 +161,23 @@ class Transformer(nn.Module):
             causal,
         )
         keys = layer_keys(key, len(self.blocks)) if drops and key is not None else None
-        masks = [mask_of(seq_len, window, device, causal=causal) for window in self.windows]
-        logits = self.head(self.states(x, context, masks, keys))
-        return logits if targets is None else self.target_nats(logits, targets, self.vocab_size)
+        cudnn = has_cudnn(self.shape.head_dim, self.dtype, device)
+        masks = [
+            mask_of(seq_len, window, device, causal=causal, cudnn=cudnn) for window in self.windows
+        ]
+        states = self.states(x, context, masks, keys)
+        if targets is None:
+            logits: Tensor = self.head(states)
+            return logits
+        return head_nats(states, self.head.weight.to(states.dtype), targets, self.vocab_size)
 
     def states(
         self, x: Tensor, context: Context, masks: Sequence[Any], keys: Tensor | None = None
     ) -> Tensor:
         """What the head reads (B, T, D) of embedded tokens; `masks`: what each layer attends to."""
+        y: Tensor | None = None
         for layer, (block, mask) in enumerate(zip(self.blocks, masks, strict=True)):
-            x = block(x, context, mask, None if keys is None else keys[layer])
-        y: Tensor = self.norm(x)
-        return y
-
-
-def target_nats(logits: Tensor, targets: Tensor, vocab_size: int) -> Tensor:
-    """-log softmax of each target over the first `vocab_size` logits: (B, T), at least float32."""
-    logits = logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
-    if vocab_size < logits.shape[-1]:
-        padding = torch.arange(logits.shape[-1], device=logits.device) >= vocab_size
-        logits = logits.masked_fill(padding, -torch.inf)
-    nats = F.cross_entropy(logits.flatten(0, 1), targets.reshape(-1), reduction="none")
-    return nats.view(targets.shape).clone()  # FSDP2 hooks the output: it must be no view
+            x, y = block(x, y, context, mask, None if keys is None else keys[layer])
+        assert y is not None, "a model has a layer"
+        out: Tensor = self.norm(x + y)
+        return out

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from dcray.corpus.order import Slice
 from dcray.objectives import Batch, LossTerm, Objective
 from dcray.train import keyed
-from dcray.train.shard import Place
+from dcray.train.shard import Place, to_device
 
 VALIDATION_SEED = (
     2**31
@@ -52,19 +52,12 @@ def make_batch(
     text_bytes: NDArray[Any] | None = None,
 ) -> Batch:
     """Rows (B, T + 1) of any integer type as a batch on `device`."""
-
-    def put(array: NDArray[Any], dtype: torch.dtype) -> Tensor:
-        host = torch.from_numpy(np.ascontiguousarray(array))
-        if device.type == "cuda":
-            host = host.pin_memory()
-        return host.to(device, non_blocking=True).to(dtype)
-
     signed = rows.astype(np.int32) if rows.dtype != np.int64 else rows
     return Batch(
-        tokens=put(signed, torch.int64),
-        real=put(real, torch.float32),
+        tokens=to_device(signed, device).long(),
+        real=to_device(real, device).float(),
         mask_id=mask_id,
-        text_bytes=None if text_bytes is None else put(text_bytes, torch.int32),
+        text_bytes=None if text_bytes is None else to_device(text_bytes, device).int(),
     )
 
 
@@ -96,7 +89,7 @@ def evaluate(
             device=place.device,
             text_bytes=None if rows.text_bytes is None else rows.text_bytes[ids],
         )
-        key = torch.from_numpy(keyed.row_keys(VALIDATION_SEED, draw, ids)).to(place.device)
+        key = place.put(keyed.row_keys(VALIDATION_SEED, draw, ids))
         totals += _sums(objective.validation(model, batch, key))
     nats, num_tokens, text_nats, text_bytes, variance = place.total(totals).tolist()
     bpb = text_nats / math.log(2) / text_bytes if text_bytes else None

@@ -159,7 +159,7 @@ class _Run:
                 mask_id=self.data.mask_id,
                 device=self.place.device,
             )
-            found.append((batch, torch.from_numpy(keys[here]).to(self.place.device)))
+            found.append((batch, self.place.put(keys[here])))
         return found
 
     def _validate(self) -> Outcome | None:

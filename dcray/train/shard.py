@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from dcray.config import RunConfig
-from dcray.model.transformer import Transformer, target_nats
+from dcray.model.transformer import Transformer
 
 RESHARD_FROM = 2_000_000_000  # parameters: below, gathered weights stay until the backward pass
 
@@ -33,6 +36,10 @@ class Place:
             dist.all_reduce(values)
         return values
 
+    def put(self, array: NDArray[Any]) -> Tensor:
+        """The array on this rank's device."""
+        return to_device(array, self.device)
+
     def wait(self) -> None:
         """Wait for this rank's device."""
         if self.device.type == "cuda":
@@ -51,6 +58,14 @@ def this_place(device: torch.device) -> Place:
     world_size = dist.get_world_size()
     mesh = init_device_mesh(device.type, (world_size,))
     return Place(device, dist.get_rank(), world_size, mesh)
+
+
+def to_device(array: NDArray[Any], device: torch.device) -> Tensor:
+    """The array on `device`; the host waits neither for the copy nor for what runs before it."""
+    host = torch.from_numpy(np.ascontiguousarray(array))
+    if device.type == "cuda":
+        host = host.pin_memory()
+    return host.to(device, non_blocking=True)
 
 
 def compute_dtype(precision: str, device: torch.device) -> torch.dtype:
@@ -76,8 +91,7 @@ def build_model(config: RunConfig, place: Place) -> Transformer:
     compiled = config.runtime.compile
     if compiled is True or (compiled == "auto" and place.device.type == "cuda"):
         for block in model.blocks:
-            block.compile()
-        model.target_nats = torch.compile(target_nats)
+            block.compile(dynamic=False)  # one shape: all batches are padded to it
     if place.mesh is not None:
         _shard(model, place.mesh, dtype)
     model.to_empty(device=place.device)
