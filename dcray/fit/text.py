@@ -78,12 +78,7 @@ def headline(found: Answer, recipe: str) -> str:
     method = "joint" if limit else "finite"
     joint = [one for one in found.equivalences[recipe] if (one.law, one.method) == (law, method)]
     ratios = [one.data_efficiency for one in joint if one.data_efficiency is not None]
-    doubts = [
-        flag
-        for flags in both
-        for flag in flags
-        if flag.startswith(FAILS)
-    ]
+    doubts = [flag for flags in both for flag in flags if flag.startswith(FAILS)]
     if doubts:
         return f"No law leads: even {law} fails on these grids ({doubts[0]})."
     if not ratios:
