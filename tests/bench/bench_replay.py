@@ -11,6 +11,14 @@ library, 35 trunks (lr x tau, from too small to too large), rungs 4, 8 and 16, t
       dcray search cell.toml --corpus stdlib --dir runs
     done
     python -m tests.bench.bench_replay --write-from runs
+
+What it showed, and search.study's defaults follow: a grid with 9/5/3 takes 0.34 of the separate
+runs' tokens and misses nothing at the median; 9/3/1 and a share of 0.5 drop the best trunk, for
+what leads at 4 epochs has two to four times the lr of what leads at 16. GP with 16 trunks and
+share 0.67 takes 0.24. TPE is hardly better than chance here. Stock ASHA over a whole grid costs and
+misses as little as 9/5/3, but what it keeps depends on who came first. A warm start needs a cross
+around its neighbor's point, and a warm grid of up to five trunks no early stopping. Two seeds
+differ by some 0.013 nats at the top, so less than that is no difference between policies.
 """
 
 from __future__ import annotations
