@@ -18,7 +18,7 @@ from dcray.sections import Frozen, count_label, parse_count
 
 SHIPPED = Path(__file__).parent.parent / "search_spaces"
 DEFAULT_KEEP = (1.0, 0.56, 0.34)
-DEFAULT_TRUNKS = 12  # of a model-based sampler
+DEFAULT_TRUNKS = 16  # of a model-based sampler; chosen, as `generation` and `share`, by replay
 
 
 class SearchConfig(Frozen):
@@ -26,10 +26,10 @@ class SearchConfig(Frozen):
 
     sampler: Literal["grid", "gp", "tpe", "random"] = "grid"
     keep: tuple[Annotated[float, Field(gt=0)], ...] = DEFAULT_KEEP  # of a grid; see ladder.cohort
-    trunks: int | None = Field(None, ge=1)  # how many are proposed; None: 12, or a grid's all
+    trunks: int | None = Field(None, ge=1)  # how many are proposed; None: 16, or a grid's all
     warm_trunks: int | None = Field(None, ge=1)  # the same where the cell starts warm
-    generation: int = Field(2, ge=1)  # trunks proposed at once by a model-based sampler
-    share: float = Field(0.5, gt=0, le=1)  # of the trunks at a rung that goes on
+    generation: int = Field(3, ge=1)  # trunks proposed at once by a model-based sampler
+    share: float = Field(0.67, gt=0, le=1)  # of the trunks at a rung that goes on
     warm_start: Literal["budget", "size"] | tuple[dict[str, float], ...] | None = None
     branching: bool = True  # False: every (epochs, weight decay, lr) is a run of its own
     stopping: Literal["ladder", "none", "asha"] = "ladder"

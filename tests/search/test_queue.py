@@ -7,9 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dcray.config import override
+from dcray.config import RunConfig, override
+from dcray.search.boxes import parse_space
 from dcray.search.queue import Ended
+from dcray.search.space import build_space
 from dcray.search.standing import cell_line
+from dcray.search.trunks import warm_points
 from dcray.track.points import Cell
 from tests.search.player import MINI, Alone, bowl, on_record, play, queue_of, study_of, table
 
@@ -265,3 +268,21 @@ def test_what_cannot_be_afforded_is_not_ready_and_ends_the_command():
     assert queue.finished()
     assert queue.unaffordable
     assert len(queue.trained) == 5
+
+
+@pytest.mark.parametrize("axis", ["tau", "weight_decay"])
+def test_a_warm_start_is_the_neighbors_point_and_a_cross_around_it(axis):
+    """By tau: at twice the tokens the same tau is half the weight decay."""
+    base = override(RunConfig(), {"data.unique_tokens": 128_001, "data.seq_len": 128,
+                                  "batch_size": 8})  # fmt: skip
+    optim = {"optim.lr": 4e-3, "optim.weight_decay": 1024 / (4e-3 * 64_000)}  # tau 1
+    neighbor = override(base, {"data.unique_tokens": 64_001, **optim})
+    ranges = {"lr": {"low": 1e-4, "high": 1.0}, axis: {"low": 1e-4, "high": 100.0}}
+    where = build_space(parse_space([{"num_epochs": [4], **ranges}], "space"), 4)
+    cross = [(4e-3, 1.0), (2e-3, 1.0), (8e-3, 1.0), (4e-3, 2.0), (4e-3, 0.5)]
+    found = warm_points(where, neighbor, base)
+    assert [wish["lr"] for wish in found] == pytest.approx([lr for lr, _ in cross])
+    expected = [tau if axis == "tau" else 1024 / (lr * tau * 128_000) for lr, tau in cross]
+    assert [wish[axis] for wish in found] == pytest.approx(expected, rel=5e-3)
+    only = build_space(parse_space([{"num_epochs": [4], "lr": [4e-3]}], "space"), 4)
+    assert [wish["lr"] for wish in warm_points(only, neighbor, base)] == [4e-3, 2e-3, 8e-3]
