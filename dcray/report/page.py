@@ -31,7 +31,10 @@ def page(found: Analysis, pictures: Sequence[Picture], absent: Mapping[str, str]
         sections=_sections(found),
         pictures=[{"svg": _inline(one), "alt": one.alt} for one in pictures],
         absent=dict(absent),
-        trials=[{"name": cell.name, "table": _filled(trials(cell))} for cell in found.cells],
+        trials=[
+            {"name": cell.name, "table": _filled(trials(cell), f"Trials of {cell.name}")}
+            for cell in found.cells
+        ],
         cost=cost(found),
         commands=commands(found),
         versions=", ".join(f"{k.removeprefix('version.')} {v}" for k, v in provenance().items()),
@@ -133,7 +136,7 @@ def _sections(found: Analysis) -> list[dict[str, Any]]:
     ]
 
 
-def _filled(table: Table, title: str = "Trials") -> dict[str, Any]:
+def _filled(table: Table, title: str) -> dict[str, Any]:
     """A table with its values as text."""
     return {
         "label": table.above or f"{title}: {table.header[0]}",

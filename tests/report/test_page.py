@@ -89,6 +89,8 @@ def test_ids_are_unique_and_every_reference_leads_somewhere(written):
     links = re.findall(r'(?:href="#|url\(#|aria-labelledby=")([^")]+)', written)
     assert len(links) > 20
     assert set(links) <= set(ids)
+    regions = [attrs["aria-label"] for _, attrs in reader.elements if attrs.get("role") == "region"]
+    assert len(regions) == len(set(regions)) > 1
 
 
 def test_every_figure_has_a_text_alternative(written):
