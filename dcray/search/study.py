@@ -118,7 +118,7 @@ def read_study(study: str) -> list[tuple[Path, StudyFile]]:
         known = sorted({one.stem for one, _ in files} | {file.study for _, file in files})
         raise ConfigError(
             f'STUDY must be a TOML file or a study that ships with dcray, got "{study}"'
-            f"{did_you_mean(study, known)}; there are {', '.join(known)}"
+            f"{did_you_mean(study, known)}"
         )
     return found
 
