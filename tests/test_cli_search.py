@@ -235,7 +235,7 @@ BAD = {
     "no parent": ("", 'inherit = "arr"\n', 'must name a recipe of this file, or "STUDY:RECIPE"'),
     "sampler": ("", 'search = { sampler = "nsga" }\n', "search.sampler"),
     "objective": ("", 'objective = "mirr"\n', "mirr"),
-    "resources": ("[resources.tiny]\nworkers = 64\nthreads = 64\n", "", "must be at most"),
+    "resources": ("[resources.tiny]\nworkers = 8\nthreads = 64\n", "", "must be at most"),
 }
 
 

@@ -165,15 +165,18 @@ class Search:
 
     def _check_places(self, readings: Mapping[Cell, Reading]) -> None:
         """Refuse what no node could ever hold, before anything is trained."""
-        problems: list[str] = []
-        for size, wish in {wish.size: wish for wish in self.wishes}.items():
+        problems, notes = list[str](), dict[str, None]()
+        for wish in self.wishes:
             config = wish.base().resolved(vocab_size=readings[wish.cell].vocab_size)
+            longest = config.model_copy(update={"num_epochs": wish.longest})
             try:
-                place_run(config, self.site.machine, self.site.view.note)
+                place_run(longest, self.site.machine, lambda text: notes.update({text: None}))
             except ConfigError as error:
-                problems += [f"{size}: {problem}" for problem in error.problems]
+                problems += [f"{wish.cell.name}: {problem}" for problem in error.problems]
         if problems:
             raise ConfigError(problems)
+        for text in notes:
+            self.site.view.note(text)
 
     def _tag(self) -> None:
         """Note on each cell's parent run where its search stands."""

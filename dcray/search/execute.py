@@ -152,7 +152,12 @@ class _HandOut:
         if not ready:
             return None
         chain = ready[0]
-        run = place_run(chain[0].config, self.site.machine, lambda _: None)
+        try:
+            run = place_run(chain[0].config, self.site.machine, lambda _: None)
+        except ConfigError as error:
+            self.queue.start(chain)
+            self.queue.end(Ended(chain[0], "refused", reason=str(error)))
+            return None
         if not self._room_for(run):
             return None
         self.queue.start(chain)

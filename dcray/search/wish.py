@@ -108,6 +108,12 @@ class CellWish:
         keeps_best = base.objective.build().keeps_best
         return self.search.branching and base.schedule.kind == "wsd" and not keeps_best
 
+    @property
+    def longest(self) -> int:
+        """The largest epoch count that is known before any winner is."""
+        rungs = [e for box in self.boxes if isinstance(e := box.get("num_epochs"), tuple)]
+        return max((int(epochs[-1]) for epochs in rungs), default=self.base().num_epochs)
+
     def warnings(self) -> list[str]:
         """What a person should know, though it is allowed."""
         if self.borrows:
