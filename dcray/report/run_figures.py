@@ -153,9 +153,9 @@ def _at_budget(axes: Any, found: Analysis, budget: int) -> None:
         its = sorted((c for c in here if c.recipe == recipe), key=lambda cell: cell.num_params)
         if its:
             _bars(axes, found, its)
-    others = {_name(c): c.loss(found.source) for c in here if c.recipe != found.baseline}
+    others = [(_name(c), c.loss(found.source)) for c in here if c.recipe != found.baseline]
     core = [c.loss(found.source) for c in here if c.recipe == found.baseline]
-    within(axes, core or list(others.values()), others)
+    within(axes, core or [loss for _, loss in others], others)
     axes.set_title(f"U = {short(budget)}")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -156,21 +156,23 @@ def head(figure: Any, title: str) -> None:
     figure.suptitle(textwrap.fill(title, TITLE_CHARACTERS), fontsize=9)
 
 
-def within(axes: Any, core: Sequence[float], others: Mapping[str, float] | None = None) -> None:
-    """A y range that holds `core`, and of `others` those not far above it; the rest is named.
+def within(axes: Any, core: Sequence[float], others: Sequence[tuple[str, float]] = ()) -> None:
+    """A y range that holds `core`, and of `others` (name, value) those not far above it.
 
-    Far above: by more than the whole range of `core`, so that one bad recipe hides no difference.
+    Far above: by more than the whole range of `core`, so that one bad recipe hides no difference;
+    such values are named, each name with its highest, in room of their own.
     """
     low, high = min(core), max(core)
-    reach = max(high - low, 0.02 * abs(high))
-    near = [value for value in (others or {}).values() if value <= high + reach]
+    reach = high + max(high - low, 0.02 * abs(high))
+    near = [value for _, value in others if value <= reach]
+    far = {name: max(v for other, v in others if other == name and v > reach)
+           for name, value in others if value > reach}  # fmt: skip
     bottom, top = min([low, *near]), max([high, *near])
-    axes.set_ylim(bottom - 0.08 * (top - bottom + 1e-3), top + 0.08 * (top - bottom + 1e-3))
-    above = [
-        f"{name} {value:.2f}" for name, value in (others or {}).items() if value > high + reach
-    ]
-    if above:
-        axes.annotate(f"far above: {', '.join(above)}", (0.98, 0.97), xycoords="axes fraction",
+    room = top - bottom + 1e-3
+    axes.set_ylim(bottom - 0.08 * room, top + (0.2 if far else 0.08) * room)
+    if far:
+        named = ", ".join(f"{name} up to {value:.2f}" for name, value in far.items())
+        axes.annotate(f"far above: {named}", (0.98, 0.97), xycoords="axes fraction",
                       ha="right", va="top", fontsize=6.5)  # fmt: skip
 
 
