@@ -121,17 +121,21 @@ FAILING = """
 objective = "broken"
 space = [{{ num_epochs = {epochs}, lr = {lrs} }}]
 """
-BROKEN = '''
-from dcray.objectives.ar import PLUGIN as AR
+BROKEN = """
+from typing import ClassVar
+
+from dcray.objectives.ar import AR
+
 
 class Broken(AR):
-    """Fails at its first step."""
+    name: ClassVar[str] = "broken"
 
     def terms(self, model, batch, key):
         raise OSError("no such shard: part-0007.parquet")
 
+
 PLUGIN = Broken
-'''
+"""
 
 
 def test_all_trials_fail(dcray, tiny_corpus, tmp_path):
@@ -211,7 +215,7 @@ def test_eight_trials_of_two_workers_on_four_logical_cpus(tiny_corpus, tmp_path)
 
 
 BAD = {
-    "unknown field": ("seeed = 1\n", "", r'"seeed" is not a field; did you mean "seed"'),
+    "unknown field": ("seeed = 1\n", "", r'"seeed" is not a field \(did you mean "seed"'),
     "unknown recipe field": ("", "spcae = []\n", r'"recipes.ar.spcae" is not a field'),
     "both": ("", "space = [{ tau = [1], weight_decay = [1] }]\n", "tau and weight_decay, not both"),
     "epochs": ("", "space = [{ num_epochs = [8, 4] }]\n", r"num_epochs must rise, got \[8, 4\]"),

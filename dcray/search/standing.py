@@ -87,7 +87,7 @@ def _counts(queue: StudyQueue, cell: Cell, state: State) -> tuple[dict[str, int]
         elif ended is not None and ended.state != "stopped":
             counts[ENDS.get(ended.state, "failed")] += 1
         elif slot in known:
-            counts["answered"] += 1
+            counts["stopped" if known[slot].state == "dropped" else "answered"] += 1
         else:
             unknown += 1
     counts["stopped"] += min(state.num_dropped, unknown)
