@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.studies import call, cells_of, final_table, search_words, settled, write_study
-from tests.training import client_of, runs, start
+from tests.training import broken_objective, client_of, runs, start
 
 
 @pytest.fixture(scope="module")
@@ -121,29 +121,15 @@ FAILING = """
 objective = "broken"
 space = [{{ num_epochs = {epochs}, lr = {lrs} }}]
 """
-BROKEN = """
-from typing import ClassVar
-
-from dcray.objectives.ar import AR
-
-
-class Broken(AR):
-    name: ClassVar[str] = "broken"
-
-    def terms(self, model, batch, key):
-        raise OSError("no such shard: part-0007.parquet")
-
-
-PLUGIN = Broken
-"""
 
 
 def test_all_trials_fail(dcray, tiny_corpus, tmp_path):
     """Exit code 1, the first real traceback, no winner, the tracebacks kept with their runs."""
-    (tmp_path / "broken.py").write_text(BROKEN)
+    error = 'OSError("no such shard: part-0007.parquet")'
+    plugin = broken_objective(tmp_path / "broken.py", error)
     study = write_study(tmp_path, body=FAILING)
     words = search_words(study, tiny_corpus, tmp_path / "runs")
-    code, out, err = dcray("--plugin", str(tmp_path / "broken.py"), *words)
+    code, out, err = dcray("--plugin", plugin, *words)
     assert code == 1
     assert "no winner" in out
     assert "OSError: no such shard: part-0007.parquet" in err

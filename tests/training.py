@@ -24,6 +24,28 @@ TINY = (
 )
 
 
+def broken_objective(path: Path, error: str) -> Path:
+    """A plug-in file: the objective "broken" raises `error`, an expression, at its first step."""
+    path.write_text(
+        f"""
+from typing import ClassVar
+
+from dcray.objectives.ar import AR
+
+
+class Broken(AR):
+    name: ClassVar[str] = "broken"
+
+    def terms(self, model, batch, key):
+        raise {error}
+
+
+PLUGIN = Broken
+"""
+    )
+    return path
+
+
 def words(corpus: Path, directory: Path, *more: object) -> list[str]:
     """`train` with the tiny configuration; what comes later wins."""
     return ["train", *TINY, "--corpus", str(corpus), "--dir", str(directory), *map(str, more)]

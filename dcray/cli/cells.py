@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from dcray.search.standing import COUNTS, CellLine
-from dcray.sections import count_label
 
 HEADS = (  # head, what it stands for, whether it is text
     ("cell", "size, unique tokens, recipe", True),
@@ -44,7 +43,7 @@ def cell_texts(line: CellLine) -> list[str]:
     """The columns of one cell."""
     done, stopped, *rest = (str(line.counts[name] or "") for name in COUNTS)
     return [
-        cell_label(line),
+        line.cell.label,
         line.state,
         _number(line.num_epochs),
         _number(line.weight_decay),
@@ -59,28 +58,12 @@ def cell_texts(line: CellLine) -> list[str]:
     ]
 
 
-def print_cells(console: Any, lines: Sequence[CellLine]) -> None:
-    """The table, each cell on one line, however narrow the screen is."""
-    from rich.console import Console
-
-    wide = Console(file=console.file, width=10_000, highlight=False, soft_wrap=True)
-    table = cells_table(lines)
-    wide.width = max(console.width, wide.measure(table).maximum)
-    wide.print(table)
-
-
-def cell_label(line: CellLine) -> str:
-    """ "226k 64k mir": how a cell is called on the screen."""
-    cell = line.cell
-    return f"{cell.size} {count_label(cell.unique_tokens)} {cell.recipe}"
-
-
 def notes(lines: Sequence[CellLine]) -> list[str]:
     """What a person should know beside the table."""
-    found = [f"{cell_label(line)} {line.note}" for line in lines if line.note]
+    found = [f"{line.cell.label} {line.note}" for line in lines if line.note]
     edges = [line for line in lines if line.edges and line.state in ("done", "confirming")]
     if edges:
-        names = [cell_label(line) for line in edges[:MAX_EDGES]]
+        names = [line.cell.label for line in edges[:MAX_EDGES]]
         names += [f"{len(edges) - MAX_EDGES} more"] if len(edges) > MAX_EDGES else []
         found.append(
             f"winners at an edge of their space: {', '.join(names)}; a wider space may hold better"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -11,6 +12,28 @@ DONE, NOTHING, BAD_INPUT, STOPPED, SOME_FAILED = 0, 1, 2, 3, 4
 
 out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def print_wide(table: Any) -> None:
+    """A table on the output, each row on one line however narrow the screen is."""
+    wide = Console(file=out.file, width=10_000, highlight=False, soft_wrap=True)
+    wide.width = max(out.width, wide.measure(table).maximum)
+    wide.print(table)
+
+
+def address_line(directory: Path, tracking_uri: str | None) -> str:
+    """The command that opens the record in MLflow's UI, or its address."""
+    from dcray.track.connect import redacted, resolve_uri
+
+    uri = redacted(resolve_uri(directory, tracking_uri))
+    if uri.startswith("http"):
+        return f"record: {uri}"
+    return f"compare runs: mlflow ui --backend-store-uri {uri} --host 127.0.0.1"
+
+
+def names(text: str) -> list[str]:
+    """The names of an option, with commas between them."""
+    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def naming(kind: str) -> type[TyperCommand]:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dcray.cli.console import err, out
+from dcray.cli.console import err, names, out
 from dcray.cli.train import DirOption, QuietOption, UriOption
 from dcray.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dcray.evals.evaluate import Answer
 
 RunsArgument = Annotated[
     list[str],
@@ -65,12 +70,12 @@ def eval(
 
     dcray eval train/60k/16k/mdlm --draws 128
     """
-    from dcray.evals.evaluate import Request, evaluate_runs
-
     if len(runs) > 2:
         raise ConfigError(f"one run, or two side by side, got {len(runs)}: {', '.join(runs)}")
+    from dcray.evals.evaluate import Request, evaluate_runs
+
     asked = Request(
-        tasks=tuple(name.strip() for name in tasks.split(",") if name.strip()),
+        tasks=tuple(names(tasks)),
         include=tuple(include or ()),
         limit=limit,
         batch_size=batch_size,
@@ -87,6 +92,11 @@ def eval(
         tracking_uri=tracking_uri,
         note=lambda text: None if quiet or as_json else err.print(text, markup=False),
     )
+    _print(answers, as_json=as_json)
+
+
+def _print(answers: Sequence[Answer], *, as_json: bool) -> None:
+    """Each run's scores, and the two side by side where there are two."""
     from dcray.evals.compare import compare
     from dcray.evals.text import answer_text, as_dict, comparison_text
 

@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dcray.cli.console import out
-from dcray.cli.search import BudgetsOption, RecipesOption, SizesOption, names
+from dcray.cli.console import names, out
+from dcray.cli.search import BudgetsOption, RecipesOption, SizesOption
 from dcray.cli.train import DirOption, UriOption
 from dcray.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from dcray.config import RunConfig
+    from dcray.search.grid import Study
+    from dcray.search.wish import CellWish
 
 
 def plan(
@@ -55,15 +59,29 @@ def plan(
         return
     if study is None:
         raise ConfigError("STUDY must be given: a study file, or a study that ships with dcray")
-    from dcray.cli.plan_view import as_dict, print_plan
-    from dcray.search.compare import compare
-    from dcray.search.forecast import placed
     from dcray.search.grid import Study
-    from dcray.search.nodes import read_nodes, refuse_unplaceable, total_gpus
-    from dcray.search.recorded import results_on_record, winners_on_record
 
     asked = Study.read(study)
     wishes = asked.select(sizes=names(sizes), budgets=names(budgets), recipes=names(recipes))
+    _plan(asked, wishes, price, cluster, directory, tracking_uri, as_json=as_json)
+
+
+def _plan(
+    asked: Study,
+    wishes: Sequence[CellWish],
+    price: float | None,
+    cluster: Path | None,
+    directory: Path,
+    tracking_uri: str | None,
+    *,
+    as_json: bool,
+) -> None:
+    from dcray.cli.plan_view import as_dict, print_plan
+    from dcray.search.compare import compare
+    from dcray.search.forecast import placed
+    from dcray.search.nodes import read_nodes, refuse_unplaceable, total_gpus
+    from dcray.search.recorded import results_on_record, winners_on_record
+
     nodes = read_nodes(cluster) if cluster else []
     with_gpus = total_gpus(nodes) > 0
     if cluster:

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dcray.cli.console import out
-from dcray.sections import count_label
+from dcray.cli.console import out, print_wide
 
 if TYPE_CHECKING:
     from dcray.search.compare import Comparison
-    from dcray.search.forecast import Bill, CellForecast
+    from dcray.search.forecast import Bill
     from dcray.search.suggest import Suggestion
 
 
 def print_plan(found: Comparison, price: float | None) -> None:
     """The cells, the sums, the disk and what all of it rests on."""
-    _print_wide(_cells_table(found))
+    print_wide(_cells_table(found))
     out.print()
-    _print_wide(_sums_table(found, price))
+    print_wide(_sums_table(found, price))
     if len(found.by_mode) > 1:
         out.print(f"* what dcray search {found.study} does, as the file stands")
     forks, winners, running = found.disk_bytes
@@ -122,7 +121,7 @@ def _cells_table(found: Comparison) -> Any:
     for head in ("confirm runs", "hours") if confirms else ():
         table.add_column(head, justify="right", no_wrap=True)
     for number, cell in enumerate(found.written.cells):
-        texts = [_label(cell)]
+        texts = [cell.cell.label]
         for one in found.by_mode.values():
             texts += _texts(one.cells[number].search)
         confirm = cell.confirmations
@@ -154,15 +153,6 @@ def _table(first: str) -> Any:
     return table
 
 
-def _print_wide(table: Any) -> None:
-    """A table whose rows stay on one line, however narrow the screen is."""
-    from rich.console import Console
-
-    wide = Console(file=out.file, width=10_000, highlight=False, soft_wrap=True)
-    wide.width = max(out.width, wide.measure(table).maximum)
-    wide.print(table)
-
-
 def _texts(bill: Bill) -> list[str]:
     return [str(bill.runs), f"{bill.flops:.2e}", _hours(bill.device_seconds / 3600)]
 
@@ -175,10 +165,6 @@ def _bill(bill: Bill, price: float | None) -> dict[str, Any]:
 
 def _starred(name: str, found: Comparison) -> str:
     return f"{name}*" if name == found.mode else name
-
-
-def _label(cell: CellForecast) -> str:
-    return f"{cell.cell.size} {count_label(cell.cell.unique_tokens)} {cell.cell.recipe}"
 
 
 def _box(found: Suggestion) -> str:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dcray.cli.console import DONE, SOME_FAILED, out
-from dcray.cli.search import address_line, exit_code, run_search
+from dcray.cli.console import DONE, SOME_FAILED, address_line, out
+from dcray.cli.search import exit_code, run_search
 from dcray.cli.train import DirOption, QuietOption
 
 if TYPE_CHECKING:

@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dcray.cli.console import DONE, NOTHING, SOME_FAILED, STOPPED, err, out
+from dcray.cli.console import (
+    DONE,
+    NOTHING,
+    SOME_FAILED,
+    STOPPED,
+    address_line,
+    err,
+    names,
+    out,
+    print_wide,
+)
 from dcray.cli.train import DirOption, UriOption
 from dcray.errors import ConfigError
 
@@ -112,24 +122,9 @@ def run_search(
         for warning in dict.fromkeys(w for wish in wishes for w in wish.warnings()):
             view.note(f"warning: {warning}")
         site = Site(opened, store, directory, view, max_concurrent=max_concurrent)
-        task = Search(wishes, site, Budget(max_device_hours), keep_all)
+        task = Search(wishes, site, Budget(max_device_hours), view.watch, keep_all)
         task.run()
         return task
-
-
-def names(text: str) -> list[str]:
-    """The names of an option, with commas between them."""
-    return [name.strip() for name in text.split(",") if name.strip()]
-
-
-def address_line(directory: Path, tracking_uri: str | None) -> str:
-    """The command that opens the record in MLflow's UI, or its address."""
-    from dcray.track.connect import redacted, resolve_uri
-
-    uri = redacted(resolve_uri(directory, tracking_uri))
-    if uri.startswith("http"):
-        return f"record: {uri}"
-    return f"compare runs: mlflow ui --backend-store-uri {uri} --host 127.0.0.1"
 
 
 def _corpus_of(study: Study, corpus: Path | None) -> Path:
@@ -144,13 +139,13 @@ def _corpus_of(study: Study, corpus: Path | None) -> Path:
 
 
 def _print(task: Search, study: Study, *, as_json: bool, quiet: bool) -> None:
-    from dcray.cli.cells import as_dict, notes, print_cells, tally
+    from dcray.cli.cells import as_dict, cells_table, notes, tally
 
     lines = task.lines()
     if as_json:
         out.print_json(json.dumps({"study": study.name, "cells": [as_dict(x) for x in lines]}))
         return
-    print_cells(out, lines)
+    print_wide(cells_table(lines))
     out.print(tally(lines), markup=False)
     if quiet:
         return

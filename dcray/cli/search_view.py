@@ -13,7 +13,6 @@ from dcray.cli.view import duration
 from dcray.search.queue import Ended
 from dcray.search.request import Request
 from dcray.search.standing import CellLine
-from dcray.sections import count_label
 from dcray.train.progress import Report
 
 REDRAW_SECONDS = 0.5
@@ -104,10 +103,9 @@ def search_view(*, quiet: bool, verbose: bool, address: str) -> Iterator[SearchV
 
 def run_label(request: Request) -> str:
     """ "226k 64k ar, 16 epochs, wd 3.2, lr 0.005, seed 42"."""
-    cell, config = request.key.cell, request.config
-    optim = config.optim
+    config, optim = request.config, request.config.optim
     return (
-        f"{cell.size} {count_label(cell.unique_tokens)} {cell.recipe}, {config.num_epochs} epochs, "
+        f"{request.key.cell.label}, {config.num_epochs} epochs, "
         f"wd {optim.weight_decay:.4g}, lr {optim.lr:.4g}, seed {config.seed}"
     )
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dcray.cli.console import out
+from dcray.cli.console import out, print_wide
 from dcray.cli.train import DirOption, UriOption
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def status(
 
     dcray status dclm --watch --tracking-uri http://mlflow.example:5000
     """
-    from dcray.cli.cells import as_dict, cells_table, notes, print_cells
+    from dcray.cli.cells import as_dict, cells_table, notes
 
     name, wished = _asked(study)
 
@@ -51,7 +51,7 @@ def status(
         return
     if not watch or not out.is_terminal:
         found = lines()
-        print_cells(out, found)
+        print_wide(cells_table(found))
         for note in notes(found):
             out.print(note, markup=False)
         return

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dcray.cli.console import BAD_INPUT, DONE, NOTHING, SOME_FAILED, STOPPED, err, out
+from dcray.cli.console import BAD_INPUT, DONE, NOTHING, SOME_FAILED, STOPPED, address_line, err, out
 from dcray.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -127,7 +127,6 @@ def print_results(
 ) -> None:
     """How each run ended; unless quiet, also what went wrong and how to look at the record."""
     from dcray.cli.view import outcome_line
-    from dcray.track.connect import redacted, resolve_uri
 
     for one in ended:
         out.print(outcome_line(one), markup=False)
@@ -137,13 +136,7 @@ def print_results(
         return
     if any(one.state == "stopped" for one in ended):
         out.print("stopped; run the same command again to go on", markup=False)
-    uri = redacted(resolve_uri(directory, tracking_uri))
-    if uri.startswith("http"):
-        out.print(f"record: {uri}", markup=False)
-    else:
-        out.print(
-            f"compare runs: mlflow ui --backend-store-uri {uri} --host 127.0.0.1", markup=False
-        )
+    out.print(address_line(directory, tracking_uri), markup=False)
 
 
 def _config(items: list[str], workers: str | None) -> RunConfig:
@@ -210,13 +203,12 @@ def _dry_run(
 
 
 def _device(config: RunConfig) -> str:
-    if config.runtime.device != "auto":
-        return config.runtime.device
     import torch
 
-    from dcray.sizes import PAPER_SIZES
+    from dcray.search.plan import planned_device
 
-    return "cuda" if torch.cuda.is_available() or config.size_name in PAPER_SIZES else "cpu"
+    here = config.runtime.device == "auto" and torch.cuda.is_available()
+    return "cuda" if here else planned_device(config)
 
 
 def _as_dict(ended: Ended) -> dict[str, Any]:

@@ -88,9 +88,6 @@ class LiveView:
         state.word, state.val_loss = ended.state, ended.val_loss
         self._refresh()
 
-    def watch(self, lines: Any) -> None:
-        """Cells are not shown here: each run is a row."""
-
     def table(self) -> Any:
         """The runs as a rich table."""
         from rich.table import Table
@@ -123,10 +120,7 @@ def live_view(*, quiet: bool) -> Iterator[LiveView]:
 
 def label(request: Request) -> str:
     """ "226k 64k mir seed 42": how a run is called on the screen."""
-    cell = request.key.cell
-    from dcray.sections import count_label
-
-    return f"{cell.size} {count_label(cell.unique_tokens)} {cell.recipe} seed {request.key.seed}"
+    return f"{request.key.cell.label} seed {request.key.seed}"
 
 
 def outcome_line(ended: Ended) -> str:

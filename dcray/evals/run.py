@@ -36,9 +36,7 @@ class FoundRun:
     @property
     def label(self) -> str:
         """Study, cell and seed, for people."""
-        row = self.row
-        budget = row.tags.get("budget", row.unique_tokens)
-        return f"{row.study}/{row.size}/{budget}/{row.recipe} seed {row.seed}"
+        return f"{'/'.join(find.names_of(self.row))} seed {self.row.seed}"
 
     def load(
         self, device: torch.device, *, precision: str = "auto", compiled: bool = False

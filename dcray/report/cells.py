@@ -19,7 +19,6 @@ import numpy as np
 
 from dcray.errors import ConfigError
 from dcray.fit.grid import Row as Loss
-from dcray.sections import count_label
 from dcray.track.rows import Row, winner
 
 SOURCES = ("confirmed", "search")
@@ -76,7 +75,7 @@ class Cell:
     @property
     def name(self) -> str:
         """ "226k 64k ar"."""
-        return f"{self.size} {count_label(self.unique_tokens)} {self.recipe}"
+        return self.winner.cell.label
 
     @property
     def bound(self) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dcray.config import read_toml
 from dcray.errors import ConfigError
 from dcray.report import data, figures, tables
 from dcray.report.analysis import Analysis, Asked, analyze
@@ -40,8 +40,8 @@ def study_name(text: str) -> str:
     if not text.endswith(".toml"):
         return text
     try:
-        name = tomllib.loads(Path(text).read_text(encoding="utf-8")).get("study")
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        name = read_toml(text).get("study")
+    except ConfigError as error:
         raise ConfigError(f"STUDY: {text} cannot be read ({error})") from None
     if not isinstance(name, str):
         raise ConfigError(f'STUDY: {text} must say study = "NAME"')

@@ -171,7 +171,7 @@ def within(axes: Any, core: Sequence[float], others: Sequence[tuple[str, float]]
     room = top - bottom + 1e-3
     axes.set_ylim(bottom - 0.08 * room, top + (0.2 if far else 0.08) * room)
     if far:
-        named = ", ".join(f"{name} up to {value:.2f}" for name, value in far.items())
+        named = ", ".join(f"{name} {value:.2f}" for name, value in far.items())
         axes.annotate(f"far above: {named}", (0.98, 0.97), xycoords="axes fraction",
                       ha="right", va="top", fontsize=6.5)  # fmt: skip
 

@@ -11,7 +11,6 @@ from dcray.search.place import Machine
 from dcray.search.queue import Ended
 from dcray.search.request import Request
 from dcray.search.runner import Listener
-from dcray.search.standing import CellLine
 from dcray.sections import count_label
 from dcray.sizes import num_non_embedding_params, num_params
 from dcray.track.result import Result
@@ -26,7 +25,6 @@ class View(Protocol):
     def begin(self, request: Request, run: RunConfig) -> None: ...
     def report(self, request: Request, report: Report) -> None: ...
     def end(self, ended: Ended) -> None: ...
-    def watch(self, lines: Callable[[], list[CellLine]]) -> None: ...
 
 
 class Book:
@@ -43,7 +41,7 @@ class Book:
         view: View,
         on_end: Callable[[Ended], None],
     ) -> None:
-        self.store, self.machine, self.view, self._heard = store, machine, view, on_end
+        self.store, self.machine, self.view, self.heard = store, machine, view, on_end
         self.manifest = corpus.manifest.model_dump(mode="json")
         self.corpus = {"corpus": corpus.path.absolute()}  # where `dcray eval` finds the tokenizer
         self.placed: dict[str, tuple[Request, RunConfig]] = {}
@@ -103,7 +101,7 @@ class Book:
             outcome.seconds or (last.seconds if last else 0.0),
         )
         self.view.end(ended)
-        self._heard(ended)
+        self.heard(ended)
 
 
 def _settle(result: Result, outcome: Outcome, traceback: str) -> None:

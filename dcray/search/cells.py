@@ -125,18 +125,20 @@ class CellSearch:
             self._trunks = Trunks(self.wish, self.found, needed)
         return self._trunks
 
-    def _winner(self, known: Known, plan: _Ladder) -> Winner | None:
+    def best(self, known: Known) -> Slot | None:
         """The lowest complete loss at the search seed, ties to fewer epochs; whoever trained it."""
-        seed = self.wish.file.seed
         candidates = [
             (found.val_loss, found.num_epochs, slot)
             for slot, found in known.items()
-            if slot[1] == seed and found.state == "complete" and not found.confirmation
-            if found.val_loss is not None
+            if slot[1] == self.wish.file.seed and not found.confirmation
+            if found.state == "complete" and found.val_loss is not None
         ]
-        if not candidates:
+        return min(candidates)[2] if candidates else None
+
+    def _winner(self, known: Known, plan: _Ladder) -> Winner | None:
+        slot = self.best(known)
+        if slot is None:
             return None
-        _, _, slot = min(candidates)
         found = known[slot]
         ours = {one.slot: (one, trunk) for one, trunk in plan.owners()}
         if slot in ours:

@@ -6,7 +6,7 @@ its checkpoint, what failed is tried again. A cell that another job holds is lef
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -38,6 +38,7 @@ class Search:
     wishes: Sequence[CellWish]
     site: Site
     budget: Budget
+    watch: Callable[[Callable[[], list[CellLine]]], None]  # is told how to ask for the lines
     keep_all: bool = False  # the weights of every run, not the winner's alone
     queue: StudyQueue = field(init=False)
     held: dict[Cell, str] = field(default_factory=dict)  # by whom
@@ -77,7 +78,7 @@ class Search:
         readings = _readings(self.wishes, self.site)
         with self._claimed():
             self._read(readings)
-            self.site.view.watch(self.lines)
+            self.watch(self.lines)
             self._tag()
             if all(self.queue.state(cell).done for cell in self.queue.searches):
                 return
@@ -98,11 +99,10 @@ class Search:
             {wish.cell: CellSearch(wish, readings[wish.cell], self._load) for wish in mine},
             _known(rows),
             RecordElsewhere(store),
-            lambda one: self.budget.allows(one, self._flying()),
+            lambda one: self.budget.allows(one, self.queue.flying.values()),
         )
         for row in store.cells():
-            cell = Cell(row.study, row.size, row.unique_tokens, row.recipe)
-            known = self.queue.known.setdefault(cell, {})
+            known = self.queue.known.setdefault(row.cell, {})
             for text in filter(None, row.tags.get("dropped", "").split(",")):
                 config_hash, seed = text.split("/")
                 known.setdefault((config_hash, int(seed)), Found("dropped", None, 0))
@@ -203,10 +203,6 @@ class Search:
                 self._said[cell] = tags
                 lease.tag(tags)
 
-    def _flying(self) -> list[Any]:
-        chains = {id(chain): chain for chain in self.queue.flying.values()}
-        return [one for chain in chains.values() for one in chain]
-
     def _load(self, run_id: str) -> RunConfig:
         return RunConfig.model_validate(self.site.store.config(run_id))
 
@@ -234,12 +230,11 @@ def _known(rows: Sequence[Row]) -> dict[Cell, dict[Slot, Found]]:
     for row in rows:
         if row.state not in ("complete", "diverged"):
             continue
-        cell = Cell(row.study, row.size, row.unique_tokens, row.recipe)
         loss = row.val_loss if row.state == "complete" else None
         slot = (row.config_hash, row.seed)
         kind = row.kind == "confirmation"
         found = Found(row.state, loss, row.num_epochs or 0, row.run_id, kind)
-        before = known.setdefault(cell, {}).get(slot)
-        if before is None or before.confirmation:
-            known[cell][slot] = found
+        here = known.setdefault(row.cell, {})
+        if slot not in here or here[slot].confirmation:
+            here[slot] = found
     return known

@@ -50,8 +50,5 @@ class RecordElsewhere:
     def _rows(self, study: str) -> dict[Cell, CellRow]:
         if study not in self._looked:
             self._looked[study] = time.monotonic()
-            rows = self.store.cells(study)
-            self._cells[study] = {
-                Cell(study, row.size, row.unique_tokens, row.recipe): row for row in rows
-            }
+            self._cells[study] = {row.cell: row for row in self.store.cells(study)}
         return self._cells[study]

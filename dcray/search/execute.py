@@ -7,7 +7,7 @@ from the record; the others become trials, and this process alone writes what th
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from dcray.search.place import Machine, place_run, this_machine
 from dcray.search.queue import Ended, FixedQueue, Queue
 from dcray.search.request import Request
 from dcray.search.runner import StopRequest, Trial, run_trials, stop_on_signals
+from dcray.sections import RuntimeConfig
 from dcray.track.lease import CellHeldError
 from dcray.track.rows import Row
 from dcray.track.store import Store
@@ -156,12 +157,12 @@ class _HandOut:
             run = place_run(chain[0].config, self.site.machine, lambda _: None)
         except ConfigError as error:
             self.queue.start(chain)
-            self.queue.end(Ended(chain[0], "refused", reason=str(error)))
+            self.book.heard(Ended(chain[0], "refused", reason=str(error)))
             return None
         if not self._room_for(run):
             return None
         self.queue.start(chain)
-        return self._trial(chain)
+        return self._trial(chain, run.runtime)
 
     def _room_for(self, run: RunConfig) -> bool:
         flying = [self.book.placed[name][1] for name in self.book.open]
@@ -172,11 +173,12 @@ class _HandOut:
         gpus = sum(gpus_of(one) for one in flying) + gpus_of(run)
         return cpus <= machine.num_cpus and gpus <= machine.num_gpus
 
-    def _trial(self, chain: Chain) -> Trial:
+    def _trial(self, chain: Chain, place: RuntimeConfig) -> Trial:
+        """All legs of a chain are computed in the first one's place."""
         home = self.site.home / "checkpoints"
         legs = []
         for one in chain:
-            run = place_run(one.config, self.site.machine, lambda _: None)
+            run = one.config.model_copy(update={"runtime": place})
             self.book.expect(one, run)
             trunk = home / one.trunk if one.trunk else None
             loss = self.queue.loss_of(one)
@@ -222,8 +224,6 @@ def _published(corpus: Corpus, configs: Collection[RunConfig]) -> dict[str, Stre
 
 @contextmanager
 def _claimed(store: Store, requests: Sequence[Request]) -> Iterator[None]:
-    from contextlib import ExitStack
-
     with ExitStack() as stack:
         for cell in dict.fromkeys(one.key.cell for one in requests):
             try:

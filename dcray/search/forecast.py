@@ -24,8 +24,8 @@ from dcray.search.wish import CellWish
 from dcray.sizes import num_params, usual_vocab_size
 from dcray.track.points import Cell
 from dcray.track.rows import Row
+from dcray.train.cost import CHECKPOINT_BYTES
 
-STATE_BYTES = 12  # a parameter in a checkpoint: its weight and two moments, in float32
 RECORD, PUBLISHED, DEAREST, ONLY = "record", "published", "dearest", "only"  # whence a winner comes
 
 Price = Callable[[Request], float]  # the device-seconds of what a request trains itself
@@ -166,7 +166,7 @@ def play_cell(wish: CellWish, needs: Mapping[Cell, RunConfig], price: Price) -> 
         winner.config,
         PUBLISHED if _is_published(winner.config, wish) else DEAREST,
         forks,
-        STATE_BYTES * num_params(config.shape, vocab_size),
+        CHECKPOINT_BYTES * num_params(config.shape, vocab_size),
         config.runtime.keep_checkpoints,
     )
 

@@ -10,7 +10,7 @@ from dcray.config import RunConfig
 from dcray.search.place import CPU_BATCH_BYTES, CPU_CORE_FLOPS
 from dcray.sizes import PAPER_SIZES, num_non_embedding_params, num_params
 from dcray.track.rows import Row
-from dcray.train.cost import fitting_microbatch, memory, training_flops
+from dcray.train.cost import CHECKPOINT_BYTES, fitting_microbatch, memory, training_flops
 
 H100_FLOPS = 3.8e14  # useful FLOP/s in bf16, a cautious share (38 %) of the card's 989e12
 H100_BYTES = 80e9
@@ -76,7 +76,7 @@ def estimate(config: RunConfig, *, device: str, measured: Iterable[Row] = ()) ->
         "state_bytes": bytes_needed.state,
         "activation_bytes": bytes_needed.activations,
         "memory_bytes": bytes_needed.total,
-        "checkpoint_bytes": 12.0 * count,
+        "checkpoint_bytes": float(CHECKPOINT_BYTES * count),
     }
     return Estimate(device, fields, seconds, source)
 

@@ -140,7 +140,7 @@ class StudyQueue:
     elsewhere: Elsewhere
     afford: Callable[[Request], bool] = lambda request: True
     only: frozenset[Cell] | None = None
-    flying: dict[Slot, Chain] = field(default_factory=dict)
+    flying: dict[Slot, Request] = field(default_factory=dict)
     trained: dict[Slot, Ended] = field(default_factory=dict)
     unaffordable: bool = False
     retries: Retries = field(default_factory=Retries)
@@ -166,7 +166,7 @@ class StudyQueue:
         """It is under way until each of its requests has ended."""
         for one in chain:
             if one.slot not in self.known.get(one.key.cell, {}):
-                self.flying[one.slot] = chain
+                self.flying[one.slot] = one
 
     def end(self, ended: Ended) -> None:
         """A result: what it means for its cell, and for those that wait for it, is decided anew."""
@@ -227,7 +227,3 @@ class StudyQueue:
             return self.elsewhere.winner(cell)
         found = self.state(cell).winner
         return found.config if found else None
-
-    def look_again(self) -> None:
-        """Ask anew for the winners of cells elsewhere."""
-        self._states.clear()

@@ -41,7 +41,7 @@ def winners_on_record(
             best = by_id.get(cell.tags.get("winner", ""))
             if best is None or cell.tags.get("search_state") not in WITH_WINNER:
                 continue
-            found[Cell(study, cell.size, cell.unique_tokens, cell.recipe)] = {
+            found[cell.cell] = {
                 "num_epochs": best.num_epochs,
                 "optim.weight_decay": best.weight_decay,
                 "optim.lr": best.lr,

@@ -47,22 +47,17 @@ def cell_line(queue: StudyQueue, cell: Cell) -> CellLine:
     state = queue.state(cell)
     counts, seconds, running = _counts(queue, cell, state)
     known = queue.known.get(cell, {})
-    seed = queue.searches[cell].wish.file.seed
-    losses = [
-        (found.val_loss, found.num_epochs, slot)
-        for slot, found in known.items()
-        if found.val_loss is not None and slot[1] == seed and not found.confirmation
-    ]
-    best = min(losses, default=None)
+    slot = queue.searches[cell].best(known)
+    best = known[slot] if slot else None
     configs = {one.slot: one.config for one in state.planned}
-    config = state.winner.config if state.winner else configs.get(best[2]) if best else None
+    config = state.winner.config if state.winner else configs.get(slot) if slot else None
     return CellLine(
         cell,
         _word(queue, state),
-        num_epochs=best[1] if best else None,
+        num_epochs=best.num_epochs if best else None,
         weight_decay=rounded(config.optim.weight_decay) if config else None,
         lr=config.optim.lr if config else None,
-        val_loss=best[0] if best else None,
+        val_loss=best.val_loss if best else None,
         edges=state.winner.edges if state.winner else (),
         planned=state.num_planned,
         counts=counts,

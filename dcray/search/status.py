@@ -21,9 +21,8 @@ def record_lines(
     """
     by_cell: dict[Cell, list[Row]] = {}
     for row in rows:
-        cell = Cell(row.study, row.size, row.unique_tokens, row.recipe)
-        by_cell.setdefault(cell, []).append(row)
-    known = {Cell(c.study, c.size, c.unique_tokens, c.recipe): c for c in cells}
+        by_cell.setdefault(row.cell, []).append(row)
+    known = {one.cell: one for one in cells}
     order = [*known, *(cell for cell in wished if cell not in known)]
     order.sort(key=lambda cell: _place(cell, by_cell.get(cell, [])))
     return [

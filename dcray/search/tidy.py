@@ -30,7 +30,7 @@ class Tidy:
         if state.waits_for:
             return
         ended = {slot for slot, found in known.items() if found.state != "failed"}  # that goes on
-        best = state.winner.slot if state.winner else self._best(cell)
+        best = self.queue.searches[cell].best(known)
         trunks: dict[str, list[Request]] = {}
         wanted = {one.slot for chain in state.ready for one in chain}
         for one in state.planned:
@@ -43,16 +43,6 @@ class Tidy:
             settled = {*ended, *state.dropped}
             if all(b.slot in settled and b.slot not in wanted for b in branches):
                 self._delete(trunk)
-
-    def _best(self, cell: Cell) -> tuple[str, int] | None:
-        known = self.queue.known.get(cell, {})
-        seed = self.queue.searches[cell].wish.file.seed
-        complete = [
-            (found.val_loss, found.num_epochs, slot)
-            for slot, found in known.items()
-            if found.val_loss is not None and slot[1] == seed and not found.confirmation
-        ]
-        return min(complete)[2] if complete else None
 
     def _delete(self, name: str) -> None:
         shutil.rmtree(self.folder / name, ignore_errors=True)

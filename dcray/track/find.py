@@ -76,21 +76,22 @@ def _by_id(connection: Connection, run_id: str) -> Row:
 def _winner(connection: Connection, directory: Path, cell: Cell, tracking_uri: str | None) -> Row:
     """By `rows.winner`, at the seed of the cell's search where it was searched."""
     found = results(directory, study=cell.study, tracking_uri=tracking_uri)
-    here = [row for row in found.rows if _names(row) == _names(cell)]
+    here = [row for row in found.rows if names_of(row) == names_of(cell)]
     best = winner(here, seed=_search_seed(connection, cell))
     if best is not None:
         return best
-    known = sorted({"/".join(_names(row)) for row in found.rows})
-    wanted = "/".join(_names(cell))
+    known = sorted({"/".join(names_of(row)) for row in found.rows})
+    wanted = "/".join(names_of(cell))
     if wanted in known:
         raise ConfigError(f"the cell {wanted} has no result at its search's seed yet; run it again")
-    reasons = [e.reason for e in found.exclusions if e.row and _names(e.row) == _names(cell)]
+    reasons = [e.reason for e in found.exclusions if e.row and names_of(e.row) == names_of(cell)]
     if reasons:
         raise ConfigError(f"the cell {wanted} has no result that counts: {reasons[-1]}")
     raise ConfigError(f'{FORM}, got "{wanted}"{did_you_mean(wanted, known)}')
 
 
-def _names(cell: Cell | Row) -> tuple[str, ...]:
+def names_of(cell: Cell | Row) -> tuple[str, ...]:
+    """Study, size, budget and recipe: with slashes between them, the cell as RUN names it."""
     return cell.study, cell.size, count_label(cell.unique_tokens), cell.recipe
 
 

@@ -43,6 +43,11 @@ class Cell:
         """ "SIZE_BUDGET_RECIPE": unique within the study, fit for a path."""
         return f"{self.size}_{count_label(self.unique_tokens)}_{self.recipe}"
 
+    @property
+    def label(self) -> str:
+        """ "226k 64k mir": for people."""
+        return f"{self.size} {count_label(self.unique_tokens)} {self.recipe}"
+
 
 @dataclass(frozen=True)
 class Key:

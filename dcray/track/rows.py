@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from dcray.sections import ABSURD_NATS
 from dcray.track.owner import Owner
+from dcray.track.points import Cell
 
 T = TypeVar("T")
 
@@ -48,6 +49,10 @@ class Row:
     params: Mapping[str, str]
     metrics: Mapping[str, float]
     tags: Mapping[str, str]
+
+    @property
+    def cell(self) -> Cell:
+        return Cell(self.study, self.size, self.unique_tokens, self.recipe)
 
 
 def state_of(status: str, tags: Mapping[str, str]) -> str:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from dcray.errors import ConfigError, did_you_mean
 from dcray.track.connect import Connection, connect
 from dcray.track.owner import Owner
-from dcray.track.points import FORMAT, REMARKS, Point
+from dcray.track.points import FORMAT, REMARKS, Cell, Point
 from dcray.track.rows import Row, newest_complete, row_of, why_unusable
 
 PAGE = 1000
@@ -52,6 +52,10 @@ class CellRow:
     heartbeat_at: float | None
     held: bool  # RUNNING, and the owner lives
     tags: Mapping[str, str]  # search_state, planned, winner, ...: where its search stands
+
+    @property
+    def cell(self) -> Cell:
+        return Cell(self.study, self.size, self.unique_tokens, self.recipe)
 
 
 def results(directory: Path, *, study: str, tracking_uri: str | None = None) -> Results:

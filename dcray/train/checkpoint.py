@@ -67,7 +67,7 @@ class Checkpoints:
         weights, moments = get_state_dict(model, optimizer)
         self._write(self.folder / _step(step), {"model": weights, "optim": moments}, progress)
         if self.place.rank == 0:
-            for old in _steps(self.folder)[: -self.keep]:
+            for old in steps_in(self.folder)[: -self.keep]:
                 shutil.rmtree(old, ignore_errors=True)
 
     def save_fork(
@@ -123,10 +123,10 @@ class Checkpoints:
         set_model_state_dict(model, state["model"])
 
     def _newest(self) -> Path | None:
-        found = _steps(self.folder)
+        found = steps_in(self.folder)
         if self.trunk is not None:
             last = _step(fork_step(self.config.num_steps, self.config.schedule))
-            found += [path for path in _steps(self.trunk) if path.name <= last]
+            found += [path for path in steps_in(self.trunk) if path.name <= last]
         return max(found, key=lambda path: (path.name, path.parent == self.folder), default=None)
 
     def _write(self, target: Path, state: dict[str, Any], progress: Mapping[str, Any]) -> None:
@@ -200,7 +200,7 @@ def _step(step: int) -> str:
     return f"step-{step:08d}"
 
 
-def _steps(folder: Path) -> list[Path]:
+def steps_in(folder: Path) -> list[Path]:
     """The whole checkpoints of a folder, oldest first."""
     return sorted(path.parent for path in folder.glob("step-*/meta.json"))
 

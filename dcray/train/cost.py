@@ -10,6 +10,7 @@ from dcray.objectives import Objective
 from dcray.sizes import Pass, forward_flops, num_params, pad_vocab
 
 BACKWARD = 2.0  # a backward pass costs two forward passes
+CHECKPOINT_BYTES = 12  # a parameter: its float32 weight and two moments
 STATE_BYTES = 16  # float32 weight, gradient and two moments a parameter
 HEADROOM = 0.85  # of a device's memory; the rest is fragmentation and what we do not count
 

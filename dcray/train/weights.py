@@ -11,7 +11,7 @@ from torch.distributed.checkpoint import state_dict_loader
 from dcray.config import RunConfig, override
 from dcray.errors import ConfigError
 from dcray.model.transformer import Transformer
-from dcray.train.checkpoint import BEST, quietly, read_meta
+from dcray.train.checkpoint import BEST, quietly, read_meta, steps_in
 from dcray.train.shard import Place, build_model
 
 
@@ -20,7 +20,7 @@ def weights_folder(folder: Path) -> Path:
 
     Raises ConfigError where there are none.
     """
-    steps = sorted(path.parent for path in folder.glob("step-*/meta.json"))
+    steps = steps_in(folder)
     best = folder / BEST
     if (best / "meta.json").is_file():
         return best

@@ -10,20 +10,7 @@ import pytest
 from tests.heads import BIN, Head, outside, ray_head
 from tests.jobs.submitter import ROOT, submit
 from tests.studies import final_table, search_words, write_study
-from tests.training import client_of, runs, words
-
-BROKEN = """
-from typing import ClassVar
-from dcray.objectives.ar import AR
-
-class Broken(AR):
-    name: ClassVar[str] = "broken"
-
-    def terms(self, model, batch, key):
-        raise RuntimeError("broken on purpose")
-
-PLUGIN = Broken
-"""
+from tests.training import broken_objective, client_of, runs, words
 
 
 @pytest.fixture(scope="module")
@@ -80,8 +67,8 @@ def test_a_job_writes_the_given_record(head, client, tiny_corpus, tmp_path):
 
 @pytest.mark.slow
 def test_a_failing_job_says_so_and_keeps_its_traceback(head, client, tiny_corpus, tmp_path):
-    (tmp_path / "broken.py").write_text(BROKEN)
-    asked = ["--plugin", tmp_path / "broken.py", *words(tiny_corpus, tmp_path / "runs")[1:]]
+    plugin = broken_objective(tmp_path / "broken.py", 'RuntimeError("broken on purpose")')
+    asked = ["--plugin", plugin, *words(tiny_corpus, tmp_path / "runs")[1:]]
     done = submitted(head, tmp_path, "python", "jobs/train.py", *asked, "objective=broken")
     assert done.returncode == 1
     job = newest(client)

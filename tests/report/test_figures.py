@@ -233,5 +233,5 @@ def test_the_range_holds_the_baseline_and_names_what_is_far_above():
     low, high = axes.get_ylim()
     assert low < 3.0
     assert 3.3 < high < 3.5
-    assert axes.texts[0].get_text() == "far above: far up to 6.00"
+    assert axes.texts[0].get_text() == "far above: far 6.00"
     assert figure is not None
