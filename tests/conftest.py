@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,9 +25,15 @@ def _quiet_checkpoints():
 
 @pytest.fixture(scope="session")
 def ray_session():
-    """One private Ray for all tests that need one."""
+    """One private Ray for all tests that need one; they leave it as free as they found it."""
+    import ray
+
     with ray_cluster(num_cpus=2):
         yield
+        deadline = time.monotonic() + 60
+        while ray.available_resources().get("CPU") != 2.0:
+            assert time.monotonic() < deadline, f"CPUs are lost: {ray.available_resources()}"
+            time.sleep(0.5)
 
 
 @pytest.fixture(scope="session")

@@ -143,6 +143,7 @@ class _HandOut:
 
     def __init__(self, queue: Queue, site: Site, book: Book) -> None:
         self.queue, self.site, self.book = queue, site, book
+        self.running: list[Trial] = []
 
     def finished(self) -> bool:
         return self.queue.finished()
@@ -162,15 +163,19 @@ class _HandOut:
         if not self._room_for(run):
             return None
         self.queue.start(chain)
-        return self._trial(chain, run.runtime)
+        self.running.append(self._trial(chain, run.runtime))
+        return self.running[-1]
+
+    def left(self, trial: Trial) -> None:
+        """Its place is free."""
+        self.running.remove(trial)
 
     def _room_for(self, run: RunConfig) -> bool:
-        flying = [self.book.placed[name][1] for name in self.book.open]
         if self.site.max_concurrent is not None:
-            return len(flying) < self.site.max_concurrent
+            return len(self.running) < self.site.max_concurrent
         machine = self.site.machine
-        cpus = sum(cpus_of(one) for one in flying) + cpus_of(run)
-        gpus = sum(gpus_of(one) for one in flying) + gpus_of(run)
+        together = [*(trial.run for trial in self.running), run]
+        cpus, gpus = sum(map(cpus_of, together)), sum(map(gpus_of, together))
         return cpus <= machine.num_cpus and gpus <= machine.num_gpus
 
     def _trial(self, chain: Chain, place: RuntimeConfig) -> Trial:

@@ -45,9 +45,15 @@ class Trial:
 
 
 class HandOut(Protocol):
-    """What the runner asks: a trial that may start now, or None; and whether all has ended."""
+    """What the runner asks: a trial that may start now, or None; and whether all has ended.
+
+    `left` says that a trial has left its place: not before is there room for another one. (Tune
+    would stage it beside the actor that it is then given, and take its placement group back;
+    where Ray is just reserving that, the CPUs are lost to the cluster.)
+    """
 
     def next(self) -> Trial | None: ...
+    def left(self, trial: Trial) -> None: ...
     def finished(self) -> bool: ...
 
 
@@ -177,6 +183,7 @@ def _searcher(hand_out: HandOut, callback: Any, stop: StopRequest) -> Any:
     class Ask(Searcher):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__(metric="val_loss", mode="min")
+            self.running: dict[str, Trial] = {}
 
         def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
             if stop.event.is_set() or hand_out.finished():
@@ -184,6 +191,7 @@ def _searcher(hand_out: HandOut, callback: Any, stop: StopRequest) -> Any:
             one = hand_out.next()
             if one is None:
                 return None
+            self.running[trial_id] = one
             for leg in one.legs:
                 stop.watch(leg.folder)
             callback.expect(leg.name for leg in one.legs if leg.answered is None)
@@ -199,7 +207,7 @@ def _searcher(hand_out: HandOut, callback: Any, stop: StopRequest) -> Any:
         def on_trial_complete(
             self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
         ) -> None:
-            pass
+            hand_out.left(self.running.pop(trial_id))
 
     return Ask()
 

@@ -87,13 +87,16 @@ class InTurn:
     """Hands out trials in the order given."""
 
     def __init__(self, trials: list[Trial]) -> None:
-        self.left = list(trials)
+        self.trials = list(trials)
 
     def next(self) -> Trial | None:
-        return self.left.pop(0) if self.left else None
+        return self.trials.pop(0) if self.trials else None
+
+    def left(self, trial: Trial) -> None:
+        pass
 
     def finished(self) -> bool:
-        return not self.left
+        return not self.trials
 
 
 def lone_trial(name: str, run: RunConfig, folder: Path) -> Trial:
