@@ -45,7 +45,7 @@ def ray_head(home: Path) -> Iterator[Head]:
         start_new_session=True,
     )  # fmt: skip
     try:
-        wait_for(dashboard, head)
+        wait_for(f"http://127.0.0.1:{dashboard}/api/jobs/", head)
         yield Head(f"127.0.0.1:{gcs}", f"http://127.0.0.1:{dashboard}")
     finally:
         family = psutil.Process(head.pid).children(recursive=True)
@@ -78,17 +78,17 @@ def free_ports(count: int) -> list[int]:
         return [probe.getsockname()[1] for probe in probes]
 
 
-def wait_for(port: int, head: subprocess.Popen[bytes], seconds: float = 60) -> None:
-    """Until the job server answers at the dashboard's port."""
+def wait_for(url: str, server: subprocess.Popen[bytes], seconds: float = 60) -> None:
+    """Until a server on this machine answers."""
     from urllib.error import URLError
     from urllib.request import urlopen
 
     deadline = time.monotonic() + seconds
     while True:
-        assert head.poll() is None, "ray start ended"
-        assert time.monotonic() < deadline, "the dashboard does not answer"
+        assert server.poll() is None, f"the server of {url} ended"
+        assert time.monotonic() < deadline, f"{url} does not answer"
         try:
-            with urlopen(f"http://127.0.0.1:{port}/api/jobs/", timeout=5):
+            with urlopen(url, timeout=5):
                 return
         except (URLError, OSError):
             time.sleep(0.2)

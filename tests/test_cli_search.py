@@ -53,6 +53,12 @@ def test_the_parent_run_says_where_the_search_stands(searched):
         assert tags["search_state"] == "done"
         assert tags["winner"] == cell["winner_run_id"]
         assert tags["edges"].split(",") == (cell["edges"] or [""])
+        assert run.data.metrics["val_loss"] == cell["val_loss"]
+        winner = client.get_run(cell["winner_run_id"])
+        name = tags["dcray.cell"].replace("_", " ")
+        assert winner.info.run_name == f"{name} {tags['best']} seed42"
+    marked = client.search_runs([experiment], "tags.is_winner = 'true'")
+    assert {run.info.run_id for run in marked} == {run.data.tags["winner"] for run in parents}
 
 
 def test_the_winners_weights_alone_are_kept(searched):

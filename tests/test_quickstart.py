@@ -1,14 +1,20 @@
 """The quickstart at micro scale: to its page, again in seconds, and killed on the way."""
 
+import json
 import os
 import random
+import shlex
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
 
+from tests.browser import browser
+from tests.heads import free_ports, wait_for
 from tests.studies import HEAD
-from tests.training import start
+from tests.training import client_of, start
 
 STUDY = (
     HEAD.format(budgets='["16k"]')
@@ -51,7 +57,7 @@ def whole(tmp_path_factory):
 def test_from_nothing_to_the_page(whole):
     folder, out = whole
     page = folder / "runs" / "micro" / "analysis" / "page.html"
-    assert f"The page: {page.as_uri()}" in out
+    assert out.count(f"the page: {page.as_uri()}") == 1
     assert "<html" in page.read_text()
     assert "MIR minus AR" in out
     assert "Weight decay of 0.1 in the winner's place costs" in out
@@ -66,8 +72,48 @@ def test_again_in_seconds(whole):
     child = start(words(folder), folder)
     out, err = child.communicate(timeout=120)
     assert child.returncode == 0, err
-    assert "The page: " in out
+    assert "the page: " in out
     assert losses(folder) == before
+
+
+@pytest.mark.slow
+def test_its_record_in_mlflow_s_own_pages(whole):
+    """The line that it prints opens them: cells, the runs nested in them, two winners compared."""
+    folder, out = whole
+    (line,) = (line for line in out.splitlines() if line.startswith("compare runs: "))
+    command, port = shlex.split(line.removeprefix("compare runs: ")), free_ports(1)[0]
+    assert command[:2] == ["mlflow", "ui"]
+    client = client_of(folder / "runs")
+    experiment = client.get_experiment_by_name("micro").experiment_id
+    winners = client.search_runs([experiment], "tags.is_winner = 'true'")
+    pair = {
+        run.data.params["recipe"]: run for run in winners if run.data.params["recipe"] != "weak"
+    }
+    assert set(pair) == {"ar", "mir"}
+    chosen = (
+        f"runs={json.dumps([run.info.run_id for run in pair.values()])}"
+        f"&experiments={json.dumps([experiment])}"
+    )
+    words = [sys.executable, "-m", *command, "--port", str(port), "--workers", "1"]
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
+        try:
+            wait_for(f"http://127.0.0.1:{port}/health", server)
+            with browser() as window:
+                page = f"http://127.0.0.1:{port}/#"
+                window.show(f"{page}/experiments/{experiment}/runs", width=1500, scheme="light")
+                cells = window.text_with("mini_16k_ar", "mini_16k_mir", "mini_16k_weak")
+                names = [run.info.run_name for run in pair.values()]
+                assert not any(name in cells for name in names)
+                window.click_all("[data-component-id*=runnamecellrenderer]")  # open each cell
+                window.text_with(*names)
+                window.show(f"{page}/compare-runs?{chosen}", width=1500, scheme="light")
+                window.text_with(*names, "weight_decay", "val_loss")
+                curve = 'metric="train/ar_loss"&plot_metric_keys=["train/ar_loss"]&x_axis=step'
+                window.show(f"{page}/metric?{chosen}&{curve}", width=1500, scheme="light")
+                window.text_with(*(f"{name} (train/ar_loss)" for name in names))  # the legend
+                assert window.eval("document.querySelectorAll('.scatterlayer .trace').length") >= 2
+        finally:
+            server.terminate()
 
 
 @pytest.mark.slow

@@ -1,5 +1,7 @@
 """Every command of the README is one that dcray takes; the cheap ones run."""
 
+import json
+import math
 import re
 import shlex
 from pathlib import Path
@@ -142,6 +144,22 @@ def test_the_plugin_of_the_readme_trains(beside):
     ]
     assert outcome.val_loss is not None
     assert 0 < losses[-1] < losses[0] < 2 * VOCAB_SIZE
+
+
+def test_the_law_of_the_readme_is_fitted(beside, dcray):
+    rows = [
+        f"{N},{U},{2 + 0.02 / math.sqrt(N / 1e9) + 0.05 / math.sqrt(U / 1e9)}"
+        for N in (1e7, 4e7, 1.6e8)
+        for U in (1e7, 2e7, 4e7)
+    ]
+    Path("losses.csv").write_text("\n".join(["num_params,unique_tokens,val_loss", *rows]))
+    code, out, err = dcray(
+        "--plugin", "halves.py", "fit", "losses.csv", "--laws", "halves", "--json"
+    )
+    assert code == 0, err
+    assert json.loads(out)["laws"]["halves"]["theta"] == pytest.approx(
+        {"E": 2.0, "A": 0.02, "B": 0.05}, rel=1e-3
+    )
 
 
 def test_the_tests_that_the_readme_names_exist():

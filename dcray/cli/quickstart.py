@@ -19,6 +19,14 @@ if TYPE_CHECKING:
 BUDGETS, VAL_TOKENS = (16_000, 32_000, 64_000), 51_201
 CORPUS = "quickstart-corpus"
 STUDY = "quickstart"
+NEXT = """\
+Figures at this scale illustrate and do not prove.
+
+Next: your own text and sizes (README, "Search a study"); or, on one GPU,
+dcray prepare stdlib --out corpora/stdlib4k --tokenizer bpe:4096 --budgets 1m,2m --val-tokens 300k
+dcray search mini_gpu
+on a cluster,
+python jobs/submit.py search STUDY --corpus CORPUS --dir DIR"""
 
 StudyOption = Annotated[
     str, typer.Option("--study", help="Another study file, of the same three budgets.")
@@ -70,13 +78,8 @@ def quickstart(
     for text in _findings(task.lines()):
         say(text)
     say("3. What the record says: laws, what MIR is worth in data, and the page")
-    page = _analyze(asked.name, directory, quiet=quiet)
-    say(
-        f"\nThe page: {page.as_uri()}\n{address_line(directory, None)}\n"
-        "Figures at this scale illustrate and do not prove. Next: your own text and sizes in a "
-        'study file (README, "Search a study"); on one GPU: dcray search mini_gpu; on a cluster: '
-        "python jobs/submit.py search STUDY"
-    )
+    say(_analyze(asked.name, directory))
+    say(f"\n{address_line(directory, None)}\n\n{NEXT}")
     raise typer.Exit(code)
 
 
@@ -123,17 +126,14 @@ def _findings(lines: list[CellLine]) -> list[str]:
     return found
 
 
-def _analyze(name: str, directory: Path, *, quiet: bool) -> Path:
-    """Tables, figures and the page; where the page lies."""
+def _analyze(name: str, directory: Path) -> str:
+    """Write tables, figures and the page; the answer, and where it all lies."""
     from dcray.cli.analyze import summary
     from dcray.report import study as studies
     from dcray.report.analysis import Asked
 
     found = studies.read(directory, name, Asked(None, (), None, 200))
-    written = studies.write(found, directory)
-    if not quiet:
-        out.print(summary(found, written, quiet=True), markup=False)
-    return written.folder.absolute() / "page.html"
+    return summary(found, studies.write(found, directory), quiet=True)
 
 
 def _prepare(corpus: Path) -> Manifest:

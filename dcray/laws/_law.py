@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,8 +64,10 @@ class Law:
 
     names: the parameters, in theta's order; example: a plausible theta;
     needs: what `Points.more` must hold; num_fitted: k of the AIC where it is not len(names).
+    A law given by --plugin has a `name` too.
     """
 
+    kind: ClassVar[str] = "laws"
     names: tuple[str, ...]
     example: tuple[float, ...]
     needs: tuple[str, ...] = ()

@@ -44,6 +44,7 @@ class Search:
     held: dict[Cell, str] = field(default_factory=dict)  # by whom
     _leases: dict[Cell, Lease] = field(default_factory=dict)
     _said: dict[Cell, dict[str, str]] = field(default_factory=dict)
+    _chosen: dict[Cell, str] = field(default_factory=dict)  # the result that is marked as winner
 
     def lines(self) -> list[CellLine]:
         """Where each cell stands, in the study's order."""
@@ -93,6 +94,7 @@ class Search:
         """What the record knows, once the cells are ours."""
         store, rows = self.site.store, self.site.store.every()
         self.budget.measured = rows
+        self._chosen = {row.cell: row.run_id for row in rows if row.tags.get("is_winner") == "true"}
         mine = [wish for wish in self.wishes if wish.cell not in self.held]
         self.queue = StudyQueue(
             store.study,
@@ -194,6 +196,7 @@ class Search:
                 "stopped": str(line.counts["stopped"]),
                 "answered": str(line.counts["answered"]),
                 "winner": line.winner_run_id,
+                "best": line.best,
                 "edges": ",".join(line.edges),
                 "inherit": wish.recipe.inherit or "",
                 "waits_for": line.note,
@@ -201,7 +204,17 @@ class Search:
             }
             if self._said.get(cell) != tags:
                 self._said[cell] = tags
-                lease.tag(tags)
+                lease.tag(tags, val_loss=line.val_loss)
+            self._choose(cell, line.winner_run_id)
+
+    def _choose(self, cell: Cell, run_id: str) -> None:
+        """Mark the winner's own run, so that people find it among the others."""
+        before = self._chosen.get(cell, "")
+        if run_id == before:
+            return
+        for one in filter(None, (before, run_id)):
+            self.site.store.choose(one, winner=one == run_id)
+        self._chosen[cell] = run_id
 
     def _load(self, run_id: str) -> RunConfig:
         return RunConfig.model_validate(self.site.store.config(run_id))

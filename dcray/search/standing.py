@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from dcray.search.cells import State
 from dcray.search.queue import StudyQueue
 from dcray.search.space import rounded
-from dcray.track.points import Cell
+from dcray.track.points import Cell, short_name
 
 COUNTS = ("finished", "stopped", "diverged", "failed", "answered")
 ENDS = {"complete": "finished", "diverged": "diverged"}
@@ -35,6 +35,11 @@ class CellLine:
     device_seconds: float = 0.0
     note: str = ""  # what it waits for, who holds it
     winner_run_id: str = ""
+
+    @property
+    def best(self) -> str:
+        """The best configuration so far in short, "" where there is none."""
+        return short_name(vars(self))
 
     @property
     def left(self) -> int:

@@ -51,9 +51,11 @@ class Lease:
         self._released = False
         registry[run_id] = self
 
-    def tag(self, tags: Mapping[str, str]) -> None:
-        """Note where the search of the cell stands; never blocks."""
-        self._writer.put(Write(self.run_id, self.attempt, tags=dict(tags)))
+    def tag(self, tags: Mapping[str, str], *, val_loss: float | None = None) -> None:
+        """Note where the search of the cell stands, and its best loss; never blocks."""
+        now = round(time.time() * 1000)
+        metrics = [] if val_loss is None else [("val_loss", val_loss, now, 0)]
+        self._writer.put(Write(self.run_id, self.attempt, metrics=metrics, tags=dict(tags)))
 
     def held(self) -> bool:
         """Whether it is still ours: False where another driver thought us dead and took over."""

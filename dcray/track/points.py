@@ -153,16 +153,23 @@ def new_metrics(
 
 
 def run_name(key: Key, params: Mapping[str, Any]) -> str:
-    """A name for people, "ep16 wd0.8 lr3e-3 seed42"; nothing is ever parsed out of it."""
-    parts = [
+    """A name for people, "226k 64k mir ep16 wd0.8 lr3e-3 seed42"; nothing is parsed out of it.
+
+    The cell is in it although the run lies under its cell: runs are compared across cells.
+    """
+    parts = [key.cell.label, short_name(params), f"seed{key.seed}"]
+    if key.kind == "confirmation":
+        parts.append("confirmation")
+    return " ".join(filter(None, parts))
+
+
+def short_name(params: Mapping[str, Any]) -> str:
+    """What is searched of a configuration, for people: "ep16 wd0.8 lr3e-3"."""
+    return " ".join(
         f"{short}{_number(params[field])}"
         for short, field in (("ep", "num_epochs"), ("wd", "weight_decay"), ("lr", "lr"))
         if params.get(field) is not None
-    ]
-    parts.append(f"seed{key.seed}")
-    if key.kind == "confirmation":
-        parts.append("confirmation")
-    return " ".join(parts)
+    )
 
 
 def _number(value: Any) -> str:

@@ -165,6 +165,11 @@ class Store:
         self._open[run_id] = result
         return result
 
+    def choose(self, run_id: str, *, winner: bool) -> None:
+        """Mark a result as its cell's winner, or as no longer that; never blocks."""
+        tags = {"is_winner": str(winner).lower()}
+        self.writer.put(Write(run_id, self.attempt, tags=tags))
+
     def close(self) -> None:
         """Interrupt what is open, write what is buffered, leave on disk what cannot be written."""
         atexit.unregister(self.close)

@@ -97,8 +97,7 @@ class Meter:
     def _point(point: _Pending, sums: dict[str, float], grad_norm: float) -> Point:
         means = {name: total / point.tokens for name, total in sums.items()}
         values = {"train/loss": sum(point.weights[name] * mean for name, mean in means.items())}
-        if len(means) > 1:
-            values |= {f"train/{name}_loss": mean for name, mean in means.items()}
+        values |= {f"train/{name}_loss": mean for name, mean in means.items()}  # comparable ones
         values |= {"optim/lr": point.lr, "optim/grad_norm": grad_norm}
         return Point(point.step, point.epoch, point.tokens_seen, values, point.at)
 

@@ -1,17 +1,16 @@
 """A database that is locked and a server that is away in mid-run: nothing lost, nothing ended."""
 
-import socket
 import subprocess
 import sys
 import threading
 import time
-import urllib.request
 from contextlib import contextmanager
 
 import pytest
 
 from dcray.track import runs
 from dcray.track.store import Store
+from tests.heads import free_ports, wait_for
 from tests.track.support import CELL, STUDY, begin, key, locked, point, rows_in_database
 
 
@@ -70,12 +69,7 @@ def server(directory, port):
         command, cwd=directory, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
-        for _ in range(240):
-            try:
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1)
-                break
-            except OSError:
-                time.sleep(0.25)
+        wait_for(f"http://127.0.0.1:{port}/health", process)
         yield
     finally:
         process.terminate()
@@ -88,9 +82,7 @@ def test_a_server_away_for_thirty_seconds_loses_nothing(
 ):
     monkeypatch.setattr("dcray.track.store.PATIENCE_SECONDS", 60.0)
     monkeypatch.setattr("dcray.track.result.FINISH_SECONDS", 60.0)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    (port,) = free_ports(1)
     address = f"http://127.0.0.1:{port}"
     home = tmp_path / "home"
     with server(directory, port):

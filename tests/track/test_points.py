@@ -49,7 +49,7 @@ def test_all_bad_names_are_told_at_once():
     ],
 )
 def test_run_names_are_for_people(params, kind, name):
-    assert run_name(key(kind=kind), params) == name
+    assert run_name(key(kind=kind), params) == f"mini 64k ar {name}"
 
 
 @given(POINTS.filter(lambda p: all(math.isfinite(v) for v in p.values.values())))

@@ -44,7 +44,7 @@ def test_a_result_from_begin_to_finish(store, directory):
     assert result.finish({"val_loss": 3.5, "val_bpb": 1.25, "device_seconds": 2.0})
     run = mlflow_run(store, result.run_id)
     assert run.info.status == "FINISHED"
-    assert run.info.run_name == "ep16 wd0.8 lr3e-3 seed42"
+    assert run.info.run_name == "mini 64k ar ep16 wd0.8 lr3e-3 seed42"
     assert run.data.params == {
         **{name: str(value) for name, value in PARAMS.items()},
         "size": "mini",

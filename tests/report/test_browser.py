@@ -1,0 +1,60 @@
+"""The page in a headless browser: at every width, light and dark, in print, by axe-core."""
+
+import re
+
+import pytest
+
+from tests.browser import browser
+from tests.report.test_page import written
+
+pytestmark = pytest.mark.slow
+__all__ = ["written"]
+
+
+@pytest.fixture(scope="module")
+def window():
+    with browser() as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def url(written, tmp_path_factory):
+    path = tmp_path_factory.mktemp("page") / "page.html"
+    path.write_text(written, encoding="utf-8")
+    return path.as_uri()
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_is_whole_quiet_and_accessible(window, url, width, scheme):
+    window.show(url, width=width, scheme=scheme)
+    assert window.complaints() == []
+    assert window.requests() == [url]
+    window.eval("document.querySelectorAll('details').forEach(one => one.open = true)")
+    assert window.findings() == []
+    assert window.eval("document.documentElement.scrollWidth") <= width  # tables have their own
+    ground = window.eval("getComputedStyle(document.body).backgroundColor")
+    light = sum(map(int, re.findall(r"\d+", ground)[:3])) > 3 * 128
+    assert light == (scheme == "light")
+
+
+def test_the_answer_is_on_the_first_screen_of_a_phone(window, url):
+    window.show(url, width=390, height=844, scheme="light")
+    assert window.eval("document.querySelector('.answer').getBoundingClientRect().bottom") < 844
+
+
+def test_the_keyboard_reaches_every_table(window, url):
+    window.show(url, width=390, scheme="light")
+    wide = "[...document.querySelectorAll('.scroll')].filter(x => x.scrollWidth > x.clientWidth)"
+    assert window.eval(f"{wide}.length") > 0
+    assert window.eval(f"{wide}.every(x => x.tabIndex == 0 && x.getAttribute('aria-label'))")
+
+
+def test_in_print_no_column_is_cut_off(window, url):
+    window.show(url, width=700, scheme="light")  # A4's width less its margins
+    window.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    cut = "[...document.querySelectorAll('section table')].filter(x => x.offsetParent !== null)"
+    widths = window.eval(f"{cut}.map(x => x.getBoundingClientRect().right)")
+    assert widths
+    assert max(widths) <= 700
+    assert window.pdf().startswith(b"%PDF")
