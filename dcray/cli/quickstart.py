@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -48,6 +49,8 @@ def quickstart(
 
     dcray quickstart
     """
+    from dcray.cluster import ray_cluster
+    from dcray.corpus.record import MANIFEST
     from dcray.search.grid import Study
 
     asked = Study.read(study)
@@ -56,21 +59,18 @@ def quickstart(
         if not quiet:
             out.print(text, markup=False)
 
-    say(f"1. The standard library of this Python becomes a corpus: {directory / CORPUS}")
-    manifest = _prepare(directory / CORPUS)
-    say(
-        f"   {manifest.train.tokens:,} tokens to train on, {manifest.validation.tokens:,} to "
-        "validate on, split by document."
-    )
-    say(_plan_text(asked))
-    task = run_search(
-        asked,
-        asked.select(),
-        directory / CORPUS,
-        directory=directory,
-        tracking_uri=None,
-        quiet=quiet,
-    )
+    corpus = directory / CORPUS
+    say(f"1. The standard library of this Python becomes a corpus: {corpus}")
+    with nullcontext() if (corpus / MANIFEST).exists() else ray_cluster():  # one Ray for both steps
+        manifest = _prepare(corpus)
+        say(
+            f"   {manifest.train.tokens:,} tokens to train on, {manifest.validation.tokens:,} to "
+            "validate on, split by document."
+        )
+        say(_plan_text(asked))
+        task = run_search(
+            asked, asked.select(), corpus, directory=directory, tracking_uri=None, quiet=quiet
+        )
     code = exit_code(task)
     if code not in (DONE, SOME_FAILED):
         say("stopped; run the same command again to go on")
