@@ -83,8 +83,15 @@ def small_disk(tmp_path):
 
 @pytest.fixture
 def dcray(monkeypatch, capfd) -> Callable[..., tuple[int, str, str]]:
-    """The command in this process: (exit code, standard output, error output), as a user sees."""
-    from dcray import cli
+    """The command in this process: (exit code, standard output, error output), as a user sees.
+
+    A plug-in file that it is given is forgotten after the test.
+    """
+    from dcray import cli, plugins
+
+    monkeypatch.setenv(plugins.FILES_VARIABLE, "")
+    monkeypatch.setattr(plugins, "_from_files", {})
+    monkeypatch.setattr(plugins, "_sources", {})
 
     def run(*words: object) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["dcray", *map(str, words)])
