@@ -20,6 +20,9 @@ from dcray.laws._law import Array, Law, Points
 
 LEVEL = 0.95
 CHUNK = 4000  # problems that are solved at once: bounds the memory
+MAX_ITERATIONS = (
+    400  # a hundredth of all resamples, of flat or degenerate ones, would take thousands
+)
 
 
 @dataclass(frozen=True)
@@ -125,7 +128,8 @@ def fit_batch(law: Law, points: Points, logs: Array, weight: Array, starts: Arra
         tensors = (torch.tensor(np.ascontiguousarray(a)) for a in (logs, weight, starts))
         observed, weights, begin = tensors
         many = begin[None].repeat(len(weights), 1, 1)
-        free = fit_many(torch, law, points, observed, weights, many).free.numpy()
+        found = fit_many(torch, law, points, observed, weights, many, max_iterations=MAX_ITERATIONS)
+        free = found.free.numpy()
     finally:
         torch.set_num_threads(threads)
     return np.stack(np.broadcast_arrays(*law.from_free(tuple(free.T), points)))

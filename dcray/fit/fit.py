@@ -139,11 +139,19 @@ class Many:
 
 
 def fit_many(
-    xp: Any, law: Law, points: Points, log_observed: Any, weight: Any, starts: Any
+    xp: Any,
+    law: Law,
+    points: Points,
+    log_observed: Any,
+    weight: Any,
+    starts: Any,
+    *,
+    max_iterations: int = 1000,
 ) -> Many:
     """Fit P problems on the same cells, stage by stage, each from S starts; xp is numpy or torch.
 
     log_observed and weight are (P, n), starts (P, S, k) in the law's free coordinates on `points`.
+    max_iterations: of each start, in each stage.
     """
     low, high = (xp.asarray(np.array(side, float)) for side in law.box(points))
     P, S, k = starts.shape
@@ -160,7 +168,7 @@ def fit_many(
             floor, ceiling, [names.index(name) for name in stage],
         )  # fmt: skip
         with np.errstate(all="ignore"):
-            found = batched.solve(xp, problem, begin)
+            found = batched.solve(xp, problem, begin, max_iterations=max_iterations)
         cost = found.cost.reshape(P, S)
         best = cost.argmin(-1)
         rows = xp.arange(P)
