@@ -92,6 +92,7 @@ class Browser:
 
     def pdf(self) -> bytes:
         """The page as it is printed."""
+        self._ask("Emulation.setEmulatedMedia", media="print", features=[])
         return base64.b64decode(self._ask("Page.printToPDF", printBackground=False)["data"])
 
     def _ask(self, command: str, **params: Any) -> Any:

@@ -70,12 +70,18 @@ def leading_law(found: Answer) -> str:
     return min(fits, key=lambda law: fits[law].aic)
 
 
-def headline(found: Answer, recipe: str) -> str:
-    """The answer in one sentence: like for like, under the leading law, with its interval."""
+def leading_method(found: Answer, recipe: str) -> str:
+    """ "joint" (infinite models) where the leading law identifies that limit, else "finite"."""
     law = leading_law(found)
     both = [found.fits[name][law].flags for name in (found.baseline, recipe)]
     limit = not any(flag.startswith(NO_LIMIT) for flags in both for flag in flags)
-    method = "joint" if limit else "finite"
+    return "joint" if limit else "finite"
+
+
+def headline(found: Answer, recipe: str) -> str:
+    """The answer in one sentence: like for like, under the leading law, with its interval."""
+    law, method = leading_law(found), leading_method(found, recipe)
+    both = [found.fits[name][law].flags for name in (found.baseline, recipe)]
     joint = [one for one in found.equivalences[recipe] if (one.law, one.method) == (law, method)]
     ratios = [one.data_efficiency for one in joint if one.data_efficiency is not None]
     doubts = [flag for flags in both for flag in flags if flag.startswith(FAILS)]
@@ -89,7 +95,7 @@ def headline(found: Answer, recipe: str) -> str:
         low, high = min(one.low or 0 for one in joint), max(one.high or 0 for one in joint)
         text += f" (95 % intervals {low:.2f} to {high:.2f})"
     where = "infinite models"
-    if not limit:
+    if method == "finite":
         size = max(one.num_params or 0 for one in joint)
         where = f"at {_short(size)} parameters: the limit of infinite models is not identified here"
     return f"{text}, like for like under {law} (lowest AIC), {where}."
@@ -169,9 +175,14 @@ def fit_columns(found: Answer, recipe: str) -> tuple[list[str], list[list[Any]]]
 
 
 def fit_notes(found: Answer, recipe: str) -> list[str]:
-    """Why not to lean on a fit, law by law."""
+    """Why not to lean on a fit, law by law; of one that fails, that it does and no more."""
     fits = sorted(found.fits[recipe].items(), key=lambda item: item[1].aic)
-    return [f"{law}: {flag}" for law, one in fits for flag in one.flags]
+    return [
+        f"{law}: {flag}"
+        for law, one in fits
+        for flag in one.flags
+        if one.describes or flag.startswith(FAILS)
+    ]
 
 
 def fits_text(found: Answer, recipe: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from dcray.fit.answer import Answer
 from dcray.fit.efficiency import Equivalence
-from dcray.fit.text import leading_law
+from dcray.fit.text import leading_law, leading_method
 from dcray.report.fit_figures import BUDGETS, Drawn
 from dcray.report.style import AbsentError, below, marks, ordered, sheet, short
 
@@ -38,7 +38,7 @@ def worth(found: Answer) -> Drawn:
         + (f" ({a.low:.2f} to {a.high:.2f})" if a.low and a.high else "")
         for recipe, answers in shown.items()
         for a in answers
-        if a.law == lead and a.method == "joint"
+        if a.law == lead and a.method == leading_method(found, recipe)
     ]
     return title, f"Times {found.baseline}'s unique data. {'; '.join(said)}.", figure
 

@@ -52,9 +52,9 @@ def test_the_keyboard_reaches_every_table(window, url):
 
 def test_in_print_no_column_is_cut_off(window, url):
     window.show(url, width=700, scheme="light")  # A4's width less its margins
-    window.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
-    cut = "[...document.querySelectorAll('section table')].filter(x => x.offsetParent !== null)"
-    widths = window.eval(f"{cut}.map(x => x.getBoundingClientRect().right)")
-    assert widths
-    assert max(widths) <= 700
-    assert window.pdf().startswith(b"%PDF")
+    printed = window.pdf()
+    assert printed.startswith(b"%PDF")
+    tables = "[...document.querySelectorAll('table')].filter(x => x.offsetParent !== null)"
+    right = window.eval(f"{tables}.map(x => x.getBoundingClientRect().right)")
+    assert len(right) >= 5
+    assert max(right) <= 700
