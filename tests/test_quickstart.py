@@ -4,6 +4,7 @@ import json
 import os
 import random
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -74,6 +75,52 @@ def test_again_in_seconds(whole):
     assert child.returncode == 0, err
     assert "the page: " in out
     assert losses(folder) == before
+
+
+def read_only(folder, small_disk):
+    disk = small_disk("1m")
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    return disk / "runs"
+
+
+def a_file(folder, small_disk):
+    (folder / "runs").touch()
+    return folder / "runs"
+
+
+def full(folder, small_disk):
+    return small_disk("300k") / "runs"
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        (read_only, "cannot be made (Read-only file system): name a folder that you may write"),
+        (a_file, "cannot be made (File exists): name a folder that you may write"),
+        (full, "no space left to prepare"),
+    ],
+)
+def test_a_place_that_cannot_hold_it(dcray, ray_session, tmp_path, small_disk, place, said):
+    directory = place(tmp_path, small_disk)
+    code, _, err = dcray("quickstart", "--dir", directory)
+    assert code == 2
+    assert said in err
+    assert not directory.is_dir() or list(directory.iterdir()) == []
+
+
+def test_a_folder_of_another_version(dcray, ray_session, tiny_corpus, tmp_path):
+    shutil.copytree(tiny_corpus, tmp_path / "runs" / "quickstart-corpus")
+    code, _, err = dcray("quickstart", "--dir", tmp_path / "runs")
+    assert code == 2
+    assert "holds another corpus" in err
+    assert "delete it, or choose another folder" in err
+
+
+def test_a_study_that_is_not_there(dcray, tmp_path):
+    code, out, err = dcray("quickstart", "--study", "quickstrat", "--dir", tmp_path / "runs")
+    assert (code, out) == (2, "")
+    assert "did you mean" in err or "one of: dclm" in err
+    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.slow

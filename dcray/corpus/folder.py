@@ -24,35 +24,38 @@ PARTIAL = ".partial-"
 
 
 @contextmanager
-def partial_folder(
-    out: Path, *, full: Callable[[Path, OSError], str] | None = None
-) -> Iterator[Path]:
+def partial_folder(out: Path, *, cannot: Callable[[Path, OSError], str]) -> Iterator[Path]:
     """A folder beside `out` to write in; gone at the end unless it was published.
 
-    What runs that were killed left there is removed first. A full disk is a ConfigError, in the
-    sentence of `full` (`no_space` by default).
+    What runs that were killed left there is removed first. A place that cannot be written and a
+    full disk are a ConfigError, in the sentence of `cannot`.
     """
-    out.parent.mkdir(parents=True, exist_ok=True)
-    remove_stale(out)
     me = psutil.Process()
     owner = f"{socket.gethostname()}-{me.pid}-{int(me.create_time())}"
     partial = out.parent / f".{out.name}{PARTIAL}{owner}"
-    shutil.rmtree(partial, ignore_errors=True)
     try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        remove_stale(out)
+        shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir()
+    except OSError as error:
+        raise ConfigError(cannot(out, error)) from None
+    try:
         yield partial
     except OSError as error:
         if error.errno in NO_SPACE:
-            raise ConfigError((full or no_space)(out, error)) from error
+            raise ConfigError(cannot(out, error)) from error
         raise
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def no_space(out: Path, error: OSError) -> str:
-    """The sentence for a full disk."""
-    free = shutil.disk_usage(out.parent).free / 1e9
+def cannot_prepare(out: Path, error: OSError) -> str:
+    """The sentence for a corpus whose place cannot be written, or is full."""
     why = os.strerror(error.errno or 0)
+    if error.errno not in NO_SPACE:
+        return f"{out} cannot be made ({why}): name a folder that you may write"
+    free = shutil.disk_usage(out.parent).free / 1e9
     return (
         f"no space left to prepare {out} ({why}; {free:.1f} GB free on its disk): it takes the "
         "source's text once more while it runs, and 2 or 4 bytes a token; nothing was left behind"

@@ -33,7 +33,7 @@ import dcray
 from dcray.cluster import ray_cluster
 from dcray.corpus import manifest as m
 from dcray.corpus import tokenizers, vocabularies
-from dcray.corpus.folder import StreamWriter, partial_folder, publish, write_array
+from dcray.corpus.folder import StreamWriter, cannot_prepare, partial_folder, publish, write_array
 from dcray.corpus.record import (
     MANIFEST,
     Manifest,
@@ -81,7 +81,7 @@ def prepare(
         return held
     work = Work(request, shard_tokens, on_progress or (lambda stage, done, total: None))
     build = _from_tokens if hasattr(source, "tokens") else _from_documents
-    with partial_folder(out) as partial:
+    with partial_folder(out, cannot=cannot_prepare) as partial:
         manifest = build(work, partial)
         text = json.dumps(manifest.model_dump(mode="json"), indent=1, sort_keys=True)
         (partial / MANIFEST).write_text(text + "\n", encoding="utf-8")

@@ -21,7 +21,7 @@ def replaced(folder: Path) -> Iterator[Path]:
     """
     old = folder.with_name(f".{folder.name}.old")
     try:
-        with partial_folder(folder, full=_cannot) as draft:
+        with partial_folder(folder, cannot=_cannot) as draft:
             restore(folder)
             yield draft
             if folder.exists():

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dcray.corpus.folder import NO_SPACE, StreamWriter, no_space, partial_folder, publish
+from dcray.corpus.folder import NO_SPACE, StreamWriter, cannot_prepare, partial_folder, publish
 from dcray.errors import ConfigError
 
 
@@ -52,7 +52,7 @@ def test_a_partial_folder_of_a_dead_run_is_removed_and_a_live_one_kept(tmp_path)
     for folder in (stale, elsewhere):
         folder.mkdir()
         (folder / "train-00000.bin").write_bytes(b"half")
-    with partial_folder(tmp_path / "corpus") as partial:
+    with partial_folder(tmp_path / "corpus", cannot=cannot_prepare) as partial:
         (partial / "file").write_bytes(b"whole")
         assert not stale.exists()
         publish(partial, tmp_path / "corpus")
@@ -64,7 +64,10 @@ def test_nothing_is_left_when_the_disk_is_full(tmp_path):
     out = tmp_path / "corpus"
 
     def write():
-        with partial_folder(out) as partial, Path("/dev/full").open("wb", buffering=0) as full:
+        with (
+            partial_folder(out, cannot=cannot_prepare) as partial,
+            Path("/dev/full").open("wb", buffering=0) as full,
+        ):
             (partial / "begun").write_bytes(b"x")
             full.write(b"x")
 
@@ -75,7 +78,7 @@ def test_nothing_is_left_when_the_disk_is_full(tmp_path):
 
 @pytest.mark.parametrize("code", NO_SPACE)
 def test_each_kind_of_full_disk_is_said(tmp_path, code):
-    said = no_space(tmp_path / "corpus", OSError(code, os.strerror(code)))
+    said = cannot_prepare(tmp_path / "corpus", OSError(code, os.strerror(code)))
     assert errno.errorcode[code]
     assert os.strerror(code) in said
     assert "nothing was left behind" in said
