@@ -26,7 +26,7 @@ MODULES = {
 # ARCHITECTURE.md, "Imports point down only", from the bottom up; a name stands for all below it.
 # A module imports from its own floor and those beneath it.
 FLOORS = [
-    ["errors", "sizes", "plugins", "sections", "config", "named", "cluster", "dcray"],
+    ["errors", "progress", "sizes", "plugins", "sections", "config", "named", "cluster", "dcray"],
     ["train.keyed"],
     ["train.masking", "train.dropout"],
     [

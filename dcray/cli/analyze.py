@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dcray.cli.console import out
+from dcray.cli.console import out, progress_bar
 from dcray.cli.train import DirOption, QuietOption, UriOption
 
 if TYPE_CHECKING:
@@ -56,10 +56,11 @@ def analyze(
 
     asked = Asked(baseline, tuple(recipe or ()), source, bootstrap)
     other = studies.study_name(against) if against is not None else None
-    found = studies.read(
-        directory, studies.study_name(study), asked, against=other, tracking_uri=tracking_uri
-    )
-    written = studies.write(found, directory, tracking_uri=tracking_uri)
+    with progress_bar(quiet=quiet):
+        found = studies.read(
+            directory, studies.study_name(study), asked, against=other, tracking_uri=tracking_uri
+        )
+        written = studies.write(found, directory, tracking_uri=tracking_uri)
     if as_json:
         from dcray.report.data import fit_json
 

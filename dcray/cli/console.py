@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from typer.core import TyperCommand
+
+from dcray.progress import Listener, heard_by
 
 DONE, NOTHING, BAD_INPUT, STOPPED, SOME_FAILED = 0, 1, 2, 3, 4
 
@@ -29,6 +33,37 @@ def address_line(directory: Path, tracking_uri: str | None) -> str:
     if uri.startswith("http"):
         return f"record: {uri}"
     return f"compare runs: mlflow ui --backend-store-uri {uri} --host 127.0.0.1"
+
+
+@contextmanager
+def progress_bar(*, quiet: bool = False) -> Iterator[Listener]:
+    """Bars of what is counted inside the block, and of what is told to the function given.
+
+    On the error stream; nothing where that is no terminal.
+    """
+    if quiet or not err.is_terminal:
+        yield lambda stage, done, total: None
+        return
+    from rich import progress
+
+    columns = (
+        progress.SpinnerColumn(),
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        progress.TimeElapsedColumn(),
+        progress.TimeRemainingColumn(),
+    )
+    with progress.Progress(*columns, console=err, transient=True) as bar:
+        tasks = dict[str, progress.TaskID]()
+
+        def show(stage: str, done: int, total: int | None) -> None:
+            if stage not in tasks:
+                tasks[stage] = bar.add_task(stage, total=total)
+            bar.update(tasks[stage], completed=done, total=total)
+
+        with heard_by(show):
+            yield show
 
 
 def names(text: str) -> list[str]:

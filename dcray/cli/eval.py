@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dcray.cli.console import err, names, out
+from dcray.cli.console import err, names, out, progress_bar
 from dcray.cli.train import DirOption, QuietOption, UriOption
 from dcray.errors import ConfigError
 
@@ -84,14 +84,15 @@ def eval(
         draws=draws,
         by_bound=by_bound,
     )
-    answers = evaluate_runs(
-        runs,
-        asked,
-        directory=directory,
-        corpus=corpus,
-        tracking_uri=tracking_uri,
-        note=lambda text: None if quiet or as_json else err.print(text, markup=False),
-    )
+    with progress_bar(quiet=quiet):
+        answers = evaluate_runs(
+            runs,
+            asked,
+            directory=directory,
+            corpus=corpus,
+            tracking_uri=tracking_uri,
+            note=lambda text: None if quiet or as_json else err.print(text, markup=False),
+        )
     _print(answers, as_json=as_json)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dcray.cli.console import NOTHING, err
+from dcray.cli.console import NOTHING, err, progress_bar
 
 if TYPE_CHECKING:
     from dcray.fit.answer import Answer
@@ -75,9 +75,10 @@ def fit(
         predict=tuple(predict or ()),
         seed=seed,
     )
-    found = answers.answer(read_csv(grid), question)
-    if figures is not None:
-        _draw(found, figures)
+    with progress_bar():
+        found = answers.answer(read_csv(grid), question)
+        if figures is not None:
+            _draw(found, figures)
     if as_json:
         from dcray.fit.as_json import as_json as plain
 

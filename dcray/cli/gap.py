@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from dcray.cli.console import err, out
+from dcray.cli.console import err, out, progress_bar
 from dcray.cli.eval import BatchOption, CorpusOption, DeviceOption, PrecisionOption
 from dcray.cli.train import DirOption, QuietOption, UriOption
 
@@ -38,16 +38,17 @@ def gap(
     from dcray.evals.gap import token_gap_of
     from dcray.report.gap import as_dict, gap_text, write
 
-    found = token_gap_of(
-        (run_a, run_b),
-        directory=directory,
-        corpus=corpus,
-        tracking_uri=tracking_uri,
-        device=device,
-        precision=precision,
-        batch_size=batch_size,
-        note=lambda text: None if quiet or as_json else err.print(text, markup=False),
-    )
+    with progress_bar(quiet=quiet):
+        found = token_gap_of(
+            (run_a, run_b),
+            directory=directory,
+            corpus=corpus,
+            tracking_uri=tracking_uri,
+            device=device,
+            precision=precision,
+            batch_size=batch_size,
+            note=lambda text: None if quiet or as_json else err.print(text, markup=False),
+        )
     ids = [run.row.run_id[:8] for run in (found.first, found.second)]
     place = directory / found.second.row.study / "analysis" / f"gap-{'-'.join(ids)}"
     write(found, place)

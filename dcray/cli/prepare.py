@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from dcray.cli.console import err, out
+from dcray.cli.console import out, progress_bar
 from dcray.errors import ConfigError
 
 
@@ -57,7 +55,7 @@ def prepare(
     counts = _counts(budgets=budgets, val_tokens=val_tokens)
     built = parse(source, _options(option))
     there = (folder / "manifest.json").exists()
-    with progress() as on_progress:
+    with progress_bar() as on_progress:
         manifest = prepare_corpus(
             built,
             folder,
@@ -99,33 +97,6 @@ def _options(pairs: list[str] | None) -> dict[str, Any]:
             raise ConfigError(f'--option must be key=value, got "{pair}"')
         options[key.strip()] = value
     return options
-
-
-@contextmanager
-def progress() -> Iterator[Callable[[str, int, int | None], None]]:
-    """A progress bar on the error stream; nothing where that is no terminal."""
-    if not err.is_terminal:
-        yield lambda stage, done, total: None
-        return
-    from rich import progress
-
-    columns = (
-        progress.SpinnerColumn(),
-        progress.TextColumn("{task.description}"),
-        progress.BarColumn(),
-        progress.MofNCompleteColumn(),
-        progress.TimeElapsedColumn(),
-        progress.TimeRemainingColumn(),
-    )
-    with progress.Progress(*columns, console=err, transient=True) as bar:
-        tasks = {"documents": bar.add_task("documents", total=None)}
-
-        def show(stage: str, done: int, total: int | None) -> None:
-            if stage not in tasks:
-                tasks[stage] = bar.add_task(stage, total=total)
-            bar.update(tasks[stage], completed=done, total=total)
-
-        yield show
 
 
 def _print_corpus(folder: Path, manifest: Any, there: bool) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dcray.cli.console import DONE, SOME_FAILED, address_line, out
+from dcray.cli.console import DONE, SOME_FAILED, address_line, out, progress_bar
 from dcray.cli.search import exit_code, run_search
 from dcray.cli.train import DirOption, QuietOption
 
@@ -132,16 +132,17 @@ def _analyze(name: str, directory: Path) -> str:
     from dcray.report import study as studies
     from dcray.report.analysis import Asked
 
-    found = studies.read(directory, name, Asked(None, (), None, 200))
-    return summary(found, studies.write(found, directory), quiet=True)
+    with progress_bar():
+        found = studies.read(directory, name, Asked(None, (), None, 200))
+        written = studies.write(found, directory)
+    return summary(found, written, quiet=True)
 
 
 def _prepare(corpus: Path) -> Manifest:
-    from dcray.cli.prepare import progress
     from dcray.corpus.prepare import prepare
     from dcray.plugins import load
 
-    with progress() as on_progress:
+    with progress_bar() as on_progress:
         return prepare(
             load("sources", "stdlib"),
             corpus,

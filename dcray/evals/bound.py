@@ -25,6 +25,7 @@ from dcray.evals.score import Score
 from dcray.model.attention import rotary_tables
 from dcray.model.head import target_nats
 from dcray.model.transformer import Context, Transformer
+from dcray.progress import counted
 
 Ids = NDArray[np.int64]
 
@@ -59,7 +60,7 @@ def bound_log_likelihoods(
     rows = [row for n, one in enumerate(wanted) for row in _draws(n, one, draws)]
     rows.sort(key=lambda row: (-len(row.tokens), row.number))
     nats = np.zeros(len(requests))
-    for start in range(0, len(rows), batch_size):
+    for start in counted("batches of draws", range(0, len(rows), batch_size)):
         here = rows[start : start + batch_size]
         for row, values in zip(here, _nats(model, here, mask_id), strict=True):
             nats[row.number] += row.weight * float(values[: len(row.tokens)][row.hidden].sum())

@@ -14,6 +14,7 @@ from torch import Tensor
 from dcray.evals.packing import PADDING, Batch, Request, Row, batch, pack
 from dcray.model.attention import rotary_tables
 from dcray.model.transformer import Context, Transformer
+from dcray.progress import counted
 
 HEAD_ELEMENTS = 1 << 26  # logits at a time: 256 MB in float32
 
@@ -40,7 +41,7 @@ def log_likelihoods(
     asked = [number for number, (request, _) in enumerate(cut) if request.continuation]
     wanted = [cut[number][0] for number in asked]
     sums, misses = np.zeros(len(requests)), np.zeros(len(requests), np.int64)
-    for rows in batches(pack(wanted, seq_len), batch_size):
+    for rows in counted("batches of requests", list(batches(pack(wanted, seq_len), batch_size))):
         held = batch(rows, wanted)
         nats, hit = _targets(model, held)
         owners = np.array(asked, np.int64)[held.requests]

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from dcray.corpus.order import cut_rows
 from dcray.objectives import Model
+from dcray.progress import counted
 from dcray.train.evaluate import make_batch
 
 TAIL_NATS = 1.0  # the paper removes the center below it
@@ -55,7 +56,7 @@ def token_nats(
     rows = cut_rows(tokens, seq_len, seq_len)
     found = np.empty((len(rows), seq_len), np.float32)
     real = np.ones(batch_size, bool)
-    for start in range(0, len(rows), batch_size):
+    for start in counted("batches of rows", range(0, len(rows), batch_size)):
         here = rows[start : start + batch_size]
         batch = make_batch(here, real[: len(here)], mask_id=0, device=device)
         nats = model(batch.inputs, causal=True, targets=batch.targets)

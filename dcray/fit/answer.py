@@ -18,6 +18,7 @@ from dcray.fit.efficiency import Equivalence
 from dcray.fit.fit import Fit, fit
 from dcray.fit.grid import Grid, Row, check_rows, grid_of
 from dcray.fit.paired import Paired, paired
+from dcray.progress import counted
 from dcray.sections import count_label, parse_count
 
 AXES = ("num_params", "unique_tokens")
@@ -163,7 +164,7 @@ def _resamples(grid: Grid, fits: Mapping[str, Fit], question: Question) -> dict[
     found = {}
     several = any(len(seeds) > 1 for seeds in grid.losses)
     losses = seed_draws(grid.losses, question.bootstrap, question.seed) if several else None
-    for name, one in fits.items():
+    for name, one in counted("laws resampled", list(fits.items())):
         counts = cell_weights(grid.points, question.bootstrap, len(one.theta) + 1, question.seed)
         found[name] = resample(one, counts, losses)
     return found

@@ -39,7 +39,12 @@ def target_nats(logits: Tensor, targets: Tensor, vocab_size: int) -> Tensor:
     if vocab_size < logits.shape[-1]:
         padding = torch.arange(logits.shape[-1], device=logits.device) >= vocab_size
         logits = logits.masked_fill(padding, -torch.inf)
-    nats = F.cross_entropy(logits.flatten(0, 1), targets.reshape(-1), reduction="none")
+    rows, flat = logits.flatten(0, 1), targets.reshape(-1)
+    if logits.is_cuda:
+        nats = F.cross_entropy(rows, flat, reduction="none")
+    else:
+        apply: Any = _PlainNats.apply
+        nats = apply(rows, flat)
     return nats.view(targets.shape).clone()
 
 
@@ -47,6 +52,25 @@ def target_nats(logits: Tensor, targets: Tensor, vocab_size: int) -> Tensor:
 def has_triton() -> bool:
     """Whether the kernel can be built: torch has Triton beside it on most GPUs, not on all."""
     return find_spec("triton") is not None
+
+
+class _PlainNats(torch.autograd.Function):
+    """Cross-entropy (n,) of logits (n, V) with one pass less over the gradient: for CPUs."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, targets: Tensor) -> Tensor:
+        log_p = torch.log_softmax(logits, -1)
+        ctx.save_for_backward(log_p, targets)
+        return -log_p.gather(1, targets[:, None])[:, 0]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        log_p, targets = ctx.saved_tensors
+        by_logit = log_p.exp()
+        minus_one = torch.tensor(-1.0, dtype=log_p.dtype).expand(len(targets), 1)
+        by_logit.scatter_add_(1, targets[:, None], minus_one)
+        return by_logit.mul_(grad[:, None]), None
 
 
 class _HeadNats(torch.autograd.Function):

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from dcray.model.attention import attend, has_cudnn, mask_of, rotary_tables, rotate
 from dcray.model.head import head_nats
+from dcray.model.norm import RMSNorm
 from dcray.sections import ModelConfig
 from dcray.sizes import Shape, layer_windows, pad_vocab
 from dcray.train.dropout import element_hashes, keyed_dropout, layer_keys
@@ -38,18 +39,6 @@ class Linear(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight.to(x.dtype))
-
-
-class RMSNorm(nn.Module):
-    """x / rms(x) * gain over the last axis."""
-
-    def __init__(self, dim: int, eps: float, device: torch.device | None) -> None:
-        super().__init__()
-        self.eps = eps
-        self.weight = nn.Parameter(torch.ones(dim, device=device))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, (x.shape[-1],), self.weight.to(x.dtype), self.eps)
 
 
 class Attention(nn.Module):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dcray.fit.answer import Answer
+from dcray.progress import counted
 from dcray.report import fit_figures, run_figures
 from dcray.report.analysis import Analysis
 from dcray.report.style import AbsentError, Picture, drawing, head, save
@@ -61,5 +62,5 @@ def _draw(
 
 def save_all(pictures: list[Picture], folder: Path) -> None:
     """Each as PNG and SVG."""
-    for picture in pictures:
+    for picture in counted("figures", pictures):
         save(picture, folder)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from dcray.corpus.order import Slice
 from dcray.objectives import Batch, LossTerm, Objective
+from dcray.progress import counted
 from dcray.train import keyed
 from dcray.train.shard import Place, to_device
 
@@ -79,7 +80,7 @@ def evaluate(
     whole = Slice(np.arange(len(rows)), np.full(len(rows), draw), np.ones(len(rows), dtype=bool))
     mine = whole.part(place.rank, place.world_size, microbatch_size)
     totals = torch.zeros(5, dtype=torch.float64, device=place.device)
-    for start in range(0, len(mine), microbatch_size):
+    for start in counted("batches of rows", range(0, len(mine), microbatch_size)):
         here = slice(start, start + microbatch_size)
         ids = mine.row_ids[here]
         batch = make_batch(

@@ -1,0 +1,36 @@
+"""How far a long computation is: it counts, a command that shows it listens; else nobody does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TypeVar
+
+T = TypeVar("T")
+Listener = Callable[[str, int, int | None], None]  # stage, done, total (None: not known)
+
+_listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
+
+
+def counted(stage: str, items: Iterable[T], *, total: int | None = None) -> Iterator[T]:
+    """The items, each told as it is taken and when it is done; total: where they have no length."""
+    listener = _listener.get()
+    if listener is None:
+        yield from items
+        return
+    total = len(items) if total is None and isinstance(items, Sequence) else total
+    listener(stage, 0, total)
+    for number, item in enumerate(items, start=1):
+        yield item
+        listener(stage, number, total)
+
+
+@contextmanager
+def heard_by(listener: Listener) -> Iterator[None]:
+    """What is counted inside the block is told to `listener`."""
+    token = _listener.set(listener)
+    try:
+        yield
+    finally:
+        _listener.reset(token)
