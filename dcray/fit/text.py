@@ -64,6 +64,12 @@ def answer_text(found: Answer) -> str:
     return "\n\n".join(parts)
 
 
+def reach(values: Sequence[float]) -> str:
+    """ "1.05 to 1.14", or "1.05" where that is all."""
+    ends = dict.fromkeys(f"{value:.2f}" for value in (min(values), max(values)))
+    return " to ".join(ends)
+
+
 def leading_law(found: Answer) -> str:
     """The law of the lowest AIC on the baseline's grid."""
     fits = found.fits[found.baseline]
@@ -89,7 +95,7 @@ def headline(found: Answer, recipe: str) -> str:
         return f"No law leads: even {law} fails on these grids ({doubts[0]})."
     if not ratios:
         return f"No amount of {found.baseline}'s data is worth {recipe} under {law}."
-    worth = f"{min(ratios):.2f} to {max(ratios):.2f} times"
+    worth = f"{reach(ratios)} times"
     text = f"{recipe} is worth {worth} {found.baseline}'s unique data"
     if all(one.low is not None and one.high is not None for one in joint):
         low, high = min(one.low or 0 for one in joint), max(one.high or 0 for one in joint)

@@ -10,7 +10,7 @@ from typing import Any
 
 from dcray import __version__
 from dcray.fit.answer import Answer
-from dcray.fit.text import headline, leading_law
+from dcray.fit.text import headline, leading_law, reach
 from dcray.report.analysis import FRESH, Analysis
 from dcray.report.cells import Cell, loss_of
 from dcray.report.style import Picture, drawing, settle
@@ -81,8 +81,8 @@ def _null(found: Answer, recipe: str) -> str:
     ratios, nulls = zip(*pairs, strict=True)
     return (
         f"Its null: by joint fits {found.baseline} is worth 1 of itself. By a curve per budget "
-        f"against the joint limit, {recipe} is worth {min(ratios):.2f} to {max(ratios):.2f}, but "
-        f"{found.baseline} itself {min(nulls):.2f} to {max(nulls):.2f}: so that is not the answer."
+        f"against the joint limit, {recipe} is worth {reach(ratios)}, but "
+        f"{found.baseline} itself {reach(nulls)}: so that is not the answer."
     )
 
 

@@ -44,9 +44,13 @@ def worth(found: Answer) -> Drawn:
 
 
 def _says(found: Answer, recipe: str, a: Equivalence) -> bool:
-    """Whether it is a like-for-like number of a law that describes both grids."""
+    """Whether it is a like-for-like number of a law that describes both grids.
+
+    The limit of infinite models is not among them where the grids do not identify it.
+    """
     describes = all(found.fits[name][a.law].describes for name in (found.baseline, recipe))
-    return a.method in ("joint", "finite") and a.data_efficiency is not None and describes
+    methods = ("joint", "finite") if leading_method(found, recipe) == "joint" else ("finite",)
+    return a.method in methods and a.data_efficiency is not None and describes
 
 
 def _worth_of(axes: Any, recipe: str, answers: Sequence[Equivalence]) -> None:
@@ -73,6 +77,7 @@ def _worth_legend(figure: Any, answers: Any) -> None:
 
     handles = marks(sorted({a.unique_tokens for a in answers}))
     plain: dict[str, Any] = {"linestyle": "", "marker": "o", "color": "0.3"}
-    handles.append(Line2D([], [], label="infinite models", **plain))
+    if any(a.method == "joint" for a in answers):
+        handles.append(Line2D([], [], label="infinite models", **plain))
     handles.append(Line2D([], [], label="largest size", markerfacecolor="white", **plain))
     below(figure, handles, title=BUDGETS)
