@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from dcray.config import RunConfig
-from dcray.search.place import Machine
+from dcray.search.place import Machine, device_of, workers_of
 from dcray.search.plan import expected_seconds
 from dcray.search.queue import Ended
 from dcray.search.request import Request
@@ -38,30 +37,22 @@ class Budget:
         seen = self.rates.get(_kind(one))
         if seen:
             return one.flops / sorted(seen)[len(seen) // 2]
-        devices = self.devices(one.config)
-        seconds, _ = expected_seconds(one.config, self.device(one.config), devices, self.measured)
+        device = device_of(one.config, self.num_gpus)
+        devices = workers_of(one.config, self.num_gpus)
+        seconds, _ = expected_seconds(one.config, device, devices, self.measured)
         return seconds * devices * (1 - one.forked_from / one.config.num_steps)
 
     def spend(self, ended: Ended) -> None:
         """A run has taken its time."""
-        seconds = ended.device_seconds * self.devices(ended.request.config)
+        seconds = ended.device_seconds * workers_of(ended.request.config, self.num_gpus)
         self.spent += seconds
         if ended.state == "complete" and seconds > 0:
             self.rates.setdefault(_kind(ended.request), []).append(ended.request.flops / seconds)
 
-    def device(self, config: RunConfig) -> str:
-        """ "cuda" or "cpu": where it would be computed."""
-        if config.runtime.device != "auto":
-            return config.runtime.device
-        return "cuda" if self.machine is not None and self.machine.num_gpus else "cpu"
-
-    def devices(self, config: RunConfig) -> int:
-        """GPUs, or CPU workers, of one run."""
-        workers = config.runtime.workers
-        if isinstance(workers, int):
-            return workers
-        gpus = self.machine.num_gpus if self.machine is not None else 0
-        return gpus if self.device(config) == "cuda" and gpus else 1
+    @property
+    def num_gpus(self) -> int:
+        """Of the connected Ray; 0 where none is connected yet."""
+        return self.machine.num_gpus if self.machine is not None else 0
 
 
 def _kind(one: Request) -> tuple[str, str]:

@@ -60,17 +60,12 @@ def place_run(config: RunConfig, machine: Machine, note: Callable[[str], None]) 
 
     Raises ConfigError where the machine cannot hold it, or would take days on a CPU.
     """
-    runtime = config.runtime
-    device = runtime.device
-    if device == "auto":
-        device = "cuda" if machine.num_gpus else "cpu"
+    runtime, device = config.runtime, device_of(config, machine.num_gpus)
     if device == "cuda" and not machine.num_gpus:
         raise ConfigError(f'runtime.device = "cuda", but {missing_gpu()}')
     if device == "cpu":
         _refuse_hopeless(config, machine)
-    workers = runtime.workers
-    if workers == "auto":
-        workers = machine.num_gpus if device == "cuda" else 1
+    workers = workers_of(config, machine.num_gpus)
     _check_workers(config, workers, device, machine)
     if device == "cuda" and workers < machine.num_gpus:
         note(f"{workers} of {machine.num_gpus} GPUs used (--workers auto takes all)")
@@ -81,6 +76,20 @@ def place_run(config: RunConfig, machine: Machine, note: Callable[[str], None]) 
         micro = fitting_microbatch(config, world_size=workers, available=room, half=half)
     decided = {"device": device, "workers": workers, "microbatch_size": micro}
     return config.model_copy(update={"runtime": runtime.model_copy(update=decided)})
+
+
+def device_of(config: RunConfig, num_gpus: int) -> str:
+    """ "cuda" or "cpu": as asked, else a GPU where there is one."""
+    if config.runtime.device != "auto":
+        return config.runtime.device
+    return "cuda" if num_gpus else "cpu"
+
+
+def workers_of(config: RunConfig, num_gpus: int) -> int:
+    """The processes of one run: as asked, else one a GPU, and one on CPUs."""
+    if isinstance(config.runtime.workers, int):
+        return config.runtime.workers
+    return max(num_gpus, 1) if device_of(config, num_gpus) == "cuda" else 1
 
 
 def cpu_days(config: RunConfig) -> float:
