@@ -70,7 +70,7 @@ class Browser:
         """What an expression of JavaScript gives."""
         return self.driver.execute_script(f"return {script}")
 
-    def text_with(self, *wanted: str, seconds: float = 60.0) -> str:
+    def text_with(self, *wanted: str, seconds: float = 120.0) -> str:
         """What stands on the page once all of this does; fails where it never does."""
         deadline = time.monotonic() + seconds
         while True:

@@ -148,7 +148,7 @@ def test_its_record_in_mlflow_s_own_pages(whole):
             with browser() as window:
                 page = f"http://127.0.0.1:{port}/#"
                 window.show(f"{page}/experiments/{experiment}/runs", width=1500, scheme="light")
-                cells = window.text_with("mini_16k_ar", "mini_16k_mir", "mini_16k_weak")
+                cells = window.text_with("tiny_16k_ar", "tiny_16k_mir", "tiny_16k_weak")
                 names = [run.info.run_name for run in pair.values()]
                 assert not any(name in cells for name in names)
                 window.click_all("[data-component-id*=runnamecellrenderer]")  # open each cell
