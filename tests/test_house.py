@@ -38,7 +38,7 @@ FLOORS = [
         "corpus.folder", "corpus.spool", "corpus.split",
     ],
     ["train.shard", "train.meter", "train.progress", "train.step", "train.evaluate",
-     "train.checkpoint", "train.weights", "fit", "theory"],
+     "train.saving", "train.checkpoint", "train.weights", "fit", "theory"],
     ["train.loop", "search.wish", "search.grid", "search.request", "search.trunks", "search.cells",
      "search.queue", "search.standing", "search.plan", "search.place", "search.budget",
      "search.tidy", "search.elsewhere", "search.status", "search.modes", "search.forecast",

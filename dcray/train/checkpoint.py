@@ -9,19 +9,16 @@ driver's gap in the record can be filled.
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 import shutil
-import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 from torch import nn
-from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
-from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint import state_dict_loader
 from torch.distributed.checkpoint.state_dict import (
     get_model_state_dict,
     get_state_dict,
@@ -32,6 +29,7 @@ from torch.optim import Optimizer
 
 from dcray.config import RunConfig
 from dcray.errors import ConfigError
+from dcray.train.saving import Saver, quietly, settle_renames
 from dcray.train.schedule import fork_step
 from dcray.train.shard import Place
 
@@ -42,6 +40,9 @@ TRUNK_FREE = ("num_epochs",)  # in what the branches of one trunk differ
 
 class Checkpoints:
     """The checkpoints of one run in one folder; every method is called by all ranks together.
+
+    Saving copies the state and returns: a thread writes it (saving.py). What goes wrong there is
+    raised by the next call; `settle` waits for it, and so does leaving `with`.
 
     trunk: the folder of the states at forks that this run shares with shorter and longer ones; None
     for a run that stands alone. save_at_fork: whether a longer one may follow.
@@ -59,16 +60,27 @@ class Checkpoints:
     ) -> None:
         self.folder, self.config, self.place, self.keep = folder, config, place, keep
         self.trunk, self.save_at_fork = trunk, save_at_fork
+        self._saver = Saver(place)
+        self.settle, self.poll = self._saver.settle, self._saver.poll
+
+    def __enter__(self) -> Checkpoints:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        with suppress(Exception) if kind else nullcontext():  # the first error is the one to tell
+            self._saver.close()
 
     def save(
         self, model: nn.Module, optimizer: Optimizer, progress: Mapping[str, Any], *, step: int
     ) -> None:
         """Write `step-N` and drop the oldest beyond `keep`. An interrupted save leaves nothing."""
-        weights, moments = get_state_dict(model, optimizer)
-        self._write(self.folder / _step(step), {"model": weights, "optim": moments}, progress)
-        if self.place.rank == 0:
+
+        def drop_old() -> None:
             for old in steps_in(self.folder)[: -self.keep]:
                 shutil.rmtree(old, ignore_errors=True)
+
+        state = _whole_state(model, optimizer)
+        self._write(self.folder / _step(step), state, progress, after=drop_old)
 
     def save_fork(
         self, model: nn.Module, optimizer: Optimizer, progress: Mapping[str, Any], *, step: int
@@ -76,17 +88,17 @@ class Checkpoints:
         """Leave the state at the fork in the trunk's folder, where a longer branch may follow."""
         if self.trunk is None or not self.save_at_fork:
             return
-        weights, moments = get_state_dict(model, optimizer)
-        self._write(self.trunk / _step(step), {"model": weights, "optim": moments}, progress)
+        self._write(self.trunk / _step(step), _whole_state(model, optimizer), progress)
 
     def load(self, model: nn.Module, optimizer: Optimizer) -> dict[str, Any] | None:
         """Restore the newest checkpoint into model and optimizer; its progress, or None.
 
         The trunk's state at a fork counts too, as long as this run's decay has not begun there.
         """
+        self.settle()
         if self.place.rank == 0:
             for folder in filter(None, (self.folder, self.trunk)):
-                _settle(folder)
+                settle_renames(folder)
         self.place.barrier()
         path = self._newest()
         self.place.barrier()
@@ -96,8 +108,7 @@ class Checkpoints:
         check_same(
             meta["config"], self.config, path, but=() if path.parent == self.folder else TRUNK_FREE
         )
-        weights, moments = get_state_dict(model, optimizer)
-        state: dict[str, Any] = {"model": weights, "optim": moments}
+        state = _whole_state(model, optimizer)
         quietly(
             state_dict_loader.load, state, checkpoint_id=str(path), no_dist=self.place.mesh is None
         )
@@ -113,6 +124,7 @@ class Checkpoints:
 
     def load_best(self, model: nn.Module) -> None:
         """Put the best weights into the model."""
+        self.settle()
         state = {"model": get_model_state_dict(model)}
         quietly(
             state_dict_loader.load,
@@ -129,24 +141,22 @@ class Checkpoints:
             found += [path for path in steps_in(self.trunk) if path.name <= last]
         return max(found, key=lambda path: (path.name, path.parent == self.folder), default=None)
 
-    def _write(self, target: Path, state: dict[str, Any], progress: Mapping[str, Any]) -> None:
-        partial = target.with_name(f".partial-{target.name}")
-        if self.place.rank == 0:
-            shutil.rmtree(partial, ignore_errors=True)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            _check_space(target.parent, state)
-        self.place.barrier()
-        quietly(
-            state_dict_saver.save,
-            state,
-            checkpoint_id=str(partial),
-            no_dist=self.place.mesh is None,
-        )
-        if self.place.rank == 0:
-            meta = {"format": FORMAT, "config": self.config.to_dict(), "progress": dict(progress)}
-            _write_synced(partial / "meta.json", json.dumps(meta))
-            _replace(partial, target)
-        self.place.barrier()
+    def _write(
+        self,
+        target: Path,
+        state: dict[str, Any],
+        progress: Mapping[str, Any],
+        *,
+        after: Callable[[], None] = lambda: None,
+    ) -> None:
+        meta = {"format": FORMAT, "config": self.config.to_dict(), "progress": dict(progress)}
+        self._saver.begin(target, state, meta, after=after)
+
+
+def _whole_state(model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
+    """Weights and moments, this rank's share."""
+    weights, moments = get_state_dict(model, optimizer)
+    return {"model": weights, "optim": moments}
 
 
 def read_meta(path: Path) -> dict[str, Any]:
@@ -203,78 +213,3 @@ def _step(step: int) -> str:
 def steps_in(folder: Path) -> list[Path]:
     """The whole checkpoints of a folder, oldest first."""
     return sorted(path.parent for path in folder.glob("step-*/meta.json"))
-
-
-def _check_space(folder: Path, state: Mapping[str, Any]) -> None:
-    needed = round(1.05 * _num_bytes(state)) + 2**20
-    free = shutil.disk_usage(folder).free
-    if free < needed:
-        raise ConfigError(
-            f"no space left for a checkpoint in {folder}: it takes {needed / 1e6:,.0f} MB and "
-            f"{free / 1e6:,.0f} MB are free. Free some and run the same command again: "
-            "the last checkpoint is kept"
-        )
-
-
-def _num_bytes(state: Any) -> int:
-    if isinstance(state, Mapping):
-        return sum(_num_bytes(value) for value in state.values())
-    return state.numel() * state.element_size() if hasattr(state, "element_size") else 8
-
-
-def _write_synced(path: Path, text: str) -> None:
-    try:
-        with path.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        _told_if_full(error, path.parent)
-        raise
-
-
-def _replace(source: Path, target: Path) -> None:
-    """Rename a folder into place; an older one of this name steps aside first."""
-    aside = target.with_name(f".old-{target.name}")
-    shutil.rmtree(aside, ignore_errors=True)
-    if target.exists():
-        target.rename(aside)
-    source.rename(target)
-    shutil.rmtree(aside, ignore_errors=True)
-
-
-def _settle(folder: Path) -> None:
-    """Finish the renames of a `_replace` that was killed between its two: the older one counts."""
-    if not folder.is_dir():
-        return
-    for partial in folder.glob(".partial-*"):
-        shutil.rmtree(partial, ignore_errors=True)
-    for aside in folder.glob(".old-*"):
-        target = aside.with_name(aside.name.removeprefix(".old-"))
-        if not target.exists():
-            aside.rename(target)
-
-
-def quietly(function: Any, *args: Any, **kwargs: Any) -> None:
-    """Call without warnings; what fails on any rank is raised as itself, not as torch's wrapper.
-
-    (CheckpointException is no Exception: it would pass every handler on its way out.)
-    """
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            function(*args, **kwargs)
-    except CheckpointException as error:
-        causes = [cause for cause, _ in error.failures.values()]
-        for cause in causes:
-            _told_if_full(cause, Path(kwargs["checkpoint_id"]))
-        raise RuntimeError(f"{kwargs['checkpoint_id']}: {causes[0]}") from causes[0]
-
-
-def _told_if_full(error: BaseException, path: Path) -> None:
-    """Raise ConfigError where the cause is a full disk."""
-    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-        raise ConfigError(
-            f"no space left for a checkpoint in {path.parent}. Free some and run the same command "
-            "again: the last checkpoint is kept"
-        ) from None

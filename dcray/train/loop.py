@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -150,15 +151,11 @@ class _Run:
 
     def _microbatches(self, part: Slice, rows: NDArray[Any]) -> list[tuple[Batch, torch.Tensor]]:
         keys = keyed.row_keys(self.config.seed, part.epochs, part.row_ids)
+        mask_id, device = self.data.mask_id, self.place.device
         found = []
         for start in range(0, len(part), self.microbatch_size):
             here = slice(start, start + self.microbatch_size)
-            batch = make_batch(
-                rows[here],
-                part.real[here],
-                mask_id=self.data.mask_id,
-                device=self.place.device,
-            )
+            batch = make_batch(rows[here], part.real[here], mask_id=mask_id, device=device)
             found.append((batch, self.place.put(keys[here])))
         return found
 
@@ -207,6 +204,8 @@ class _Run:
         steps = self.progress.step - self.mark_step
         tokens = steps * self.config.batch_size * self.config.data.seq_len
         rate = tokens / max(time.perf_counter() - self.mark - self.idle, 1e-9)
+        if self.checkpoints is not None:
+            self.checkpoints.poll()
         for point in points:
             self._record(point)
         self.progress.seconds += elapsed
@@ -293,7 +292,6 @@ def train(
         checkpoints=checkpoints,
         should_stop=should_stop,
     )
-    run.restore()
-    for outcome in run.steps():
-        return outcome
-    return run.finish()
+    with checkpoints or nullcontext():
+        run.restore()
+        return next(run.steps(), None) or run.finish()

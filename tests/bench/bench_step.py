@@ -1,8 +1,9 @@
 """A training step through Ray Train against the bare loop: python -m tests.bench.bench_step
 
 Both sides train the same configuration with the same reports, in a fresh process each time, by
-turns: one as a trial of Ray Tune with Ray Train in-process, rows from the object store; one as a
-plain process that calls `train` with rows from a memory map. The time runs from the first report
+turns: one as a trial of Ray Tune with Ray Train in-process, rows from the object store, its points
+written to MLflow on SQLite by the driver; one as a plain process that calls `train` with rows from
+a memory map. The time runs from the first report
 after the warm-up to the last but one, waiting for whoever reads the reports included. Processor
 seconds are given beside it: on a busy machine they are what can be compared.
 """
@@ -26,8 +27,13 @@ from dcray.config import RunConfig
 from dcray.corpus.manifest import Corpus
 from dcray.corpus.order import cut_rows
 from dcray.corpus.stream import StreamRefs, publish
-from dcray.search.runner import Listener, StopRequest, run_trials
-from dcray.train.progress import Outcome, Report
+from dcray.search.book import Book
+from dcray.search.place import this_machine
+from dcray.search.queue import Ended
+from dcray.search.request import Request, request
+from dcray.search.runner import StopRequest, run_trials
+from dcray.track.store import Store
+from dcray.train.progress import Report
 from tests.bench.common import (
     InTurn,
     cluster_and_corpus,
@@ -78,27 +84,46 @@ def trainer_cpu() -> float:
     return max(spent)
 
 
-def through_ray(run: RunConfig, refs: StreamRefs, folder: Path) -> tuple[list[Mark], float]:
-    """The reports and the final loss of one in-process trial."""
-    marks: list[Mark] = []
-    losses: list[float] = []
+class Watch:
+    """What the record's keeper tells a person; here: where the run stood."""
 
-    def on_report(_name: str, report: Report) -> None:
-        cpu = trainer_cpu()
-        marks.append(Mark(report.step, report.seconds, report.tokens_per_second, cpu))
+    def __init__(self) -> None:
+        self.marks: list[Mark] = []
+        self.ended: list[Ended] = []
 
-    def on_end(_name: str, outcome: Outcome, traceback: str) -> None:
-        assert outcome.val_loss is not None, traceback or outcome.reason
-        losses.append(outcome.val_loss)
+    def note(self, text: str) -> None:
+        pass
 
-    run_trials(
-        InTurn([lone_trial("bench", run, folder)]),
-        {"data": refs},
-        Listener(on_report, on_end),
-        logs=folder.parent / "logs",
-        stop=StopRequest(),
-    )
-    return marks, losses[0]
+    def begin(self, request: Request, run: RunConfig) -> None:
+        pass
+
+    def report(self, request: Request, report: Report) -> None:
+        mark = Mark(report.step, report.seconds, report.tokens_per_second, trainer_cpu())
+        self.marks.append(mark)
+
+    def end(self, ended: Ended) -> None:
+        self.ended.append(ended)
+
+
+def through_ray(
+    run: RunConfig, corpus: Corpus, refs: StreamRefs, folder: Path
+) -> tuple[list[Mark], float]:
+    """The reports and the final loss of one in-process trial that is kept in MLflow."""
+    watch = Watch()
+    with Store.open(folder.parent, study=folder.parent.name) as store:
+        one = request(run, corpus, study=store.study, recipe=run.objective.name)
+        book = Book(store, corpus, this_machine(), watch, lambda _: None)
+        book.expect(one, run)
+        run_trials(
+            InTurn([lone_trial(one.name, run, folder)]),
+            {"data": refs},
+            book.listener(),
+            logs=folder.parent / "logs",
+            stop=StopRequest(),
+        )
+    (ended,) = watch.ended
+    assert ended.val_loss is not None, ended.traceback or ended.reason
+    return watch.marks, ended.val_loss
 
 
 def bare(config: dict[str, Any], corpus_path: str, folder: str) -> tuple[list[Mark], float]:
@@ -158,7 +183,7 @@ def main() -> None:
             for side in sides:
                 folder = place / f"{side}-{pair}" / "checkpoints"
                 if side == "ray":
-                    found[side] = through_ray(run, refs, folder)
+                    found[side] = through_ray(run, corpus, refs, folder)
                 else:
                     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
                         task = (run.to_dict(), str(corpus.path), str(folder))
@@ -175,7 +200,9 @@ def main() -> None:
             )
         for name, values in ratios.items():
             cost = statistics.median(values) - 1
-            print(f"{name} a step, through Ray / bare: {spread(values)}, costs {cost:+.2%}")
+            print(
+                f"{name} a step, through Ray and MLflow / bare: {spread(values)}, costs {cost:+.2%}"
+            )
 
 
 def describe(step: Step) -> str:

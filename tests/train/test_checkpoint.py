@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from dcray.errors import ConfigError
-from dcray.train import checkpoint
+from dcray.train import saving
 from dcray.train.checkpoint import Checkpoints, check_same, read_meta
 from dcray.train.optim import build_optimizer
 from dcray.train.shard import Place, build_model
@@ -43,6 +43,12 @@ def same(one, other) -> bool:
     return all(torch.equal(a, b) for a, b in zip(tensors(*one), tensors(*other), strict=True))
 
 
+def save(held: Checkpoints, model, optimizer, progress: dict, *, step: int) -> None:
+    """Save and wait until it is on disk."""
+    held.save(model, optimizer, progress, step=step)
+    held.settle()
+
+
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
@@ -51,7 +57,7 @@ def test_what_is_loaded_is_what_was_saved(tmp_path):
     """Weights, moments and step counts, into a fresh optimizer that has none."""
     config = tiny_config()
     saved = pair(config)
-    Checkpoints(tmp_path, config, CPU, keep=2).save(*saved, {"step": 3}, step=3)
+    save(Checkpoints(tmp_path, config, CPU, keep=2), *saved, {"step": 3}, step=3)
     fresh = build_model(config, CPU)
     found = fresh, build_optimizer(fresh, config.optim)
     assert Checkpoints(tmp_path, config, CPU, keep=2).load(*found) == {"step": 3}
@@ -69,7 +75,7 @@ def test_the_newest_are_kept_and_loaded(tmp_path):
     config = tiny_config()
     held = Checkpoints(tmp_path, config, CPU, keep=2)
     for step in (5, 9, 10, 200):
-        held.save(*pair(config, seed=step), {"step": step}, step=step)
+        save(held, *pair(config, seed=step), {"step": step}, step=step)
     assert names(tmp_path) == ["step-00000010", "step-00000200"]
     found = pair(config)
     assert held.load(*found) == {"step": 200}
@@ -80,7 +86,7 @@ def test_a_checkpoint_may_be_written_again(tmp_path):
     config = tiny_config()
     held = Checkpoints(tmp_path, config, CPU, keep=2)
     for seed in (1, 2):
-        held.save(*pair(config, seed=seed), {"step": 5, "seed": seed}, step=5)
+        save(held, *pair(config, seed=seed), {"step": 5, "seed": seed}, step=5)
     found = pair(config)
     assert held.load(*found) == {"step": 5, "seed": 2}
     assert same(pair(config, seed=2), found)
@@ -92,8 +98,9 @@ def test_the_best_is_no_step_and_is_not_pruned(tmp_path):
     held = Checkpoints(tmp_path, config, CPU, keep=1)
     best, _ = pair(config, seed=1)
     held.save_best(best, {"step": 1})
+    held.settle()
     for step in (1, 2, 3):
-        held.save(*pair(config, seed=5 + step), {"step": step}, step=step)
+        save(held, *pair(config, seed=5 + step), {"step": step}, step=step)
     assert names(tmp_path) == ["best", "step-00000003"]
     model, _ = pair(config, seed=9)
     held.load_best(model)
@@ -105,15 +112,15 @@ def test_the_best_is_no_step_and_is_not_pruned(tmp_path):
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from dcray.train import checkpoint
-from tests.train.test_checkpoint import CPU, pair, tiny_config
+from dcray.train import checkpoint, saving
+from tests.train.test_checkpoint import CPU, pair, save, tiny_config
 config = tiny_config()
 held = checkpoint.Checkpoints(Path(sys.argv[1]), config, CPU, keep=2)
-held.save(*pair(config, seed=1), {"step": 1}, step=1)
+save(held, *pair(config, seed=1), {"step": 1}, step=1)
 die = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 where, at = sys.argv[2:]
-setattr(checkpoint, where, die)
-held.save(*pair(config, seed=int(at)), {"step": int(at)}, step=int(at))
+setattr(saving, where, die)
+save(held, *pair(config, seed=int(at)), {"step": int(at)}, step=int(at))
 """
 
 
@@ -133,7 +140,7 @@ def test_killed_between_write_and_rename(tmp_path, where, step):
     found = pair(config)
     assert held.load(*found) == {"step": 1}
     assert same(pair(config, seed=1), found)
-    held.save(*found, {"step": step}, step=step)
+    save(held, *found, {"step": step}, step=step)
     assert not [name for name in names(tmp_path) if name.startswith(".")]
 
 
@@ -143,6 +150,7 @@ def test_killed_between_the_two_renames_of_a_replacement(tmp_path):
     held = Checkpoints(tmp_path, config, CPU, keep=1)
     best, _ = pair(config, seed=1)
     held.save_best(best, {"step": 1})
+    held.settle()
     (tmp_path / "best").rename(tmp_path / ".old-best")  # killed here
     model, optimizer = pair(config, seed=9)
     assert held.load(model, optimizer) is None  # how every start begins
@@ -155,7 +163,7 @@ def test_a_folder_without_its_meta_is_no_checkpoint(tmp_path):
     config = tiny_config()
     held = Checkpoints(tmp_path, config, CPU, keep=2)
     for step in (1, 2):
-        held.save(*pair(config, seed=step), {"step": step}, step=step)
+        save(held, *pair(config, seed=step), {"step": step}, step=step)
     (tmp_path / "step-00000002" / "meta.json").unlink()
     assert held.load(*pair(config)) == {"step": 1}
 
@@ -172,7 +180,7 @@ def test_a_folder_without_its_meta_is_no_checkpoint(tmp_path):
 )
 def test_another_configuration_is_refused_by_its_fields(tmp_path, changes, said):
     ours, theirs = tiny_config(**changes), tiny_config()
-    Checkpoints(tmp_path, theirs, CPU, keep=2).save(*pair(theirs), {"step": 1}, step=1)
+    save(Checkpoints(tmp_path, theirs, CPU, keep=2), *pair(theirs), {"step": 1}, step=1)
     with pytest.raises(ConfigError, match="is of another configuration") as refused:
         Checkpoints(tmp_path, ours, CPU, keep=2).load(*pair(ours))
     assert said in str(refused.value)
@@ -183,7 +191,7 @@ def test_what_changes_rounding_alone_is_no_other_configuration(tmp_path):
     theirs = tiny_config()
     ours = tiny_config(runtime__num_points=7, runtime__microbatch_size=2, validation__epochs=1)
     check_same(theirs.to_dict(), ours, tmp_path)
-    Checkpoints(tmp_path, theirs, CPU, keep=2).save(*pair(theirs), {"step": 1}, step=1)
+    save(Checkpoints(tmp_path, theirs, CPU, keep=2), *pair(theirs), {"step": 1}, step=1)
     assert Checkpoints(tmp_path, ours, CPU, keep=2).load(*pair(ours)) == {"step": 1}
 
 
@@ -192,7 +200,7 @@ def test_a_checkpoint_of_another_dcray(tmp_path, change):
     """Its format has risen; or its configuration has fields that we do not know."""
     config = tiny_config()
     held = Checkpoints(tmp_path, config, CPU, keep=2)
-    held.save(*pair(config), {"step": 1}, step=1)
+    save(held, *pair(config), {"step": 1}, step=1)
     path = tmp_path / "step-00000001" / "meta.json"
     meta = json.loads(path.read_text())
     if change == "format":
@@ -211,7 +219,7 @@ def test_a_damaged_checkpoint_is_an_exception_like_others(tmp_path, name):
     """torch's own is a BaseException, which no handler of ours would see."""
     config = tiny_config()
     held = Checkpoints(tmp_path, config, CPU, keep=2)
-    held.save(*pair(config), {"step": 1}, step=1)
+    save(held, *pair(config), {"step": 1}, step=1)
     (tmp_path / "step-00000001" / name).unlink()
     with pytest.raises(RuntimeError, match="step-00000001"):
         held.load(*pair(config))
@@ -221,11 +229,11 @@ def test_no_space_left(tmp_path, monkeypatch):
     """Said before a byte is written, with what it takes; the last checkpoint is kept."""
     config = tiny_config()
     held = Checkpoints(tmp_path, config, CPU, keep=2)
-    held.save(*pair(config, seed=1), {"step": 1}, step=1)
+    save(held, *pair(config, seed=1), {"step": 1}, step=1)
     usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(checkpoint.shutil, "disk_usage", lambda _: usage(9, 9, 1_000))
+    monkeypatch.setattr(saving.shutil, "disk_usage", lambda _: usage(9, 9, 1_000))
     with pytest.raises(ConfigError, match="no space left for a checkpoint") as refused:
-        held.save(*pair(config, seed=2), {"step": 2}, step=2)
+        save(held, *pair(config, seed=2), {"step": 2}, step=2)
     assert "run the same command again" in str(refused.value)
     monkeypatch.undo()
     assert names(tmp_path) == ["step-00000001"]
@@ -234,14 +242,14 @@ def test_no_space_left(tmp_path, monkeypatch):
 
 def test_the_disk_fills_up_while_a_checkpoint_is_written(small_disk, monkeypatch):
     """Somebody else took what was free: the sentence is the same, and nothing half is found."""
-    monkeypatch.setattr(checkpoint, "_check_space", lambda *_: None)
+    monkeypatch.setattr(saving, "_check_space", lambda *_: None)
     config, folder = tiny_config(), small_disk("400k")
     held = Checkpoints(folder, config, CPU, keep=9)
-    held.save(*pair(config, seed=1), {"step": 1}, step=1)
+    save(held, *pair(config, seed=1), {"step": 1}, step=1)
 
     def fill() -> None:
         for step in range(2, 9):
-            held.save(*pair(config, seed=step), {"step": step}, step=step)
+            save(held, *pair(config, seed=step), {"step": step}, step=step)
 
     with pytest.raises(ConfigError, match="no space left for a checkpoint") as refused:
         fill()
@@ -256,9 +264,9 @@ def test_the_space_asked_for_is_what_a_checkpoint_takes(tmp_path, monkeypatch):
     config = tiny_config(size={"dim": 128, "num_layers": 2, "num_heads": 2, "mlp_dim": 256})
     asked = []
     real = shutil.disk_usage
-    seen = checkpoint._num_bytes
-    monkeypatch.setattr(checkpoint, "_num_bytes", lambda s: asked.append(seen(s)) or seen(s))
-    Checkpoints(tmp_path, config, CPU, keep=2).save(*pair(config), {"step": 1}, step=1)
+    seen = saving._num_bytes
+    monkeypatch.setattr(saving, "_num_bytes", lambda s: asked.append(seen(s)) or seen(s))
+    save(Checkpoints(tmp_path, config, CPU, keep=2), *pair(config), {"step": 1}, step=1)
     held = sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file())
     assert real(tmp_path).free > held
     needed = 1.05 * max(asked) + 2**20

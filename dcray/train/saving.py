@@ -1,0 +1,194 @@
+"""Files of a checkpoint, written while training goes on, renamed into place when they are whole.
+
+The state is copied to host memory (pinned, beside a GPU), which is all that training waits for; a
+thread writes the copy with torch.distributed.checkpoint. One write is under way at a time.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import warnings
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed.checkpoint import state_dict_saver
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+
+from dcray.errors import ConfigError
+from dcray.train.shard import Place
+
+
+class Saver:
+    """Writes folders of one run; every method is called by all ranks together.
+
+    What a write raises is raised by the next call of any method.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self._tools: tuple[DefaultStager, ThreadPoolExecutor, Any] | None = None
+        self._write: Future[None] | None = None
+
+    def begin(
+        self,
+        target: Path,
+        state: dict[str, Any],
+        meta: Mapping[str, Any],
+        *,
+        after: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Copy `state` and begin to write it, with `meta` as meta.json; `after`: then, on rank 0.
+
+        An interrupted write leaves nothing at `target`.
+        """
+        self.settle()
+        stager, pool, group = self._tools = self._tools or self._tool_up()
+        copied = stager.stage(state)
+        self._write = pool.submit(self._save, target, copied, meta, after, group)
+
+    def poll(self) -> None:
+        """Raise what a write that has ended raised; waits for none."""
+        if self._write is not None and self._write.done():
+            self.settle()
+
+    def settle(self) -> None:
+        """Wait for the write under way."""
+        write, self._write = self._write, None
+        if write is not None:
+            write.result()
+
+    def close(self) -> None:
+        """Wait for the write under way and give the copies' memory back."""
+        try:
+            self.settle()
+        finally:
+            if self._tools is not None:
+                stager, pool, group = self._tools
+                self._tools = None
+                pool.shutdown()
+                stager.close()
+                if group is not None:
+                    dist.destroy_process_group(group)
+
+    def _tool_up(self) -> tuple[DefaultStager, ThreadPoolExecutor, Any]:
+        """A stager, one thread, and a group of its own: collectives of two threads never mix."""
+        on_gpu = self.place.device.type == "cuda"
+        options = StagingOptions(
+            use_pinned_memory=on_gpu,
+            use_shared_memory=False,
+            use_async_staging=False,
+            use_non_blocking_copy=on_gpu,
+        )
+        group = dist.new_group(backend="gloo") if self.place.mesh is not None else None
+        return DefaultStager(options), ThreadPoolExecutor(1, "checkpoint"), group
+
+    def _save(
+        self,
+        target: Path,
+        state: dict[str, Any],
+        meta: Mapping[str, Any],
+        after: Callable[[], None],
+        group: Any,
+    ) -> None:
+        partial, first = target.with_name(f".partial-{target.name}"), self.place.rank == 0
+        if first:
+            shutil.rmtree(partial, ignore_errors=True)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            _check_space(target.parent, state)
+        if group is not None:
+            dist.barrier(group)
+        quietly(
+            state_dict_saver.save,
+            state,
+            checkpoint_id=str(partial),
+            process_group=group,
+            no_dist=group is None,
+        )
+        if first:
+            _write_synced(partial / "meta.json", json.dumps(meta))
+            _replace(partial, target)
+            after()
+        if group is not None:
+            dist.barrier(group)  # whoever waits for its own write waits for the renaming too
+
+
+def settle_renames(folder: Path) -> None:
+    """Finish the renames of a `_replace` that was killed between its two: the older one counts."""
+    if not folder.is_dir():
+        return
+    for partial in folder.glob(".partial-*"):
+        shutil.rmtree(partial, ignore_errors=True)
+    for aside in folder.glob(".old-*"):
+        target = aside.with_name(aside.name.removeprefix(".old-"))
+        if not target.exists():
+            aside.rename(target)
+
+
+def quietly(function: Any, *args: Any, **kwargs: Any) -> None:
+    """Call without warnings; what fails on any rank is raised as itself, not as torch's wrapper.
+
+    (CheckpointException is no Exception: it would pass every handler on its way out.)
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            function(*args, **kwargs)
+    except CheckpointException as error:
+        causes = [cause for cause, _ in error.failures.values()]
+        for cause in causes:
+            _told_if_full(cause, Path(kwargs["checkpoint_id"]))
+        raise RuntimeError(f"{kwargs['checkpoint_id']}: {causes[0]}") from causes[0]
+
+
+def _check_space(folder: Path, state: Mapping[str, Any]) -> None:
+    needed = round(1.05 * _num_bytes(state)) + 2**20
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise ConfigError(
+            f"no space left for a checkpoint in {folder}: it takes {needed / 1e6:,.0f} MB and "
+            f"{free / 1e6:,.0f} MB are free. Free some and run the same command again: "
+            "the last checkpoint is kept"
+        )
+
+
+def _num_bytes(state: Any) -> int:
+    if isinstance(state, Mapping):
+        return sum(_num_bytes(value) for value in state.values())
+    return state.numel() * state.element_size() if hasattr(state, "element_size") else 8
+
+
+def _write_synced(path: Path, text: str) -> None:
+    try:
+        with path.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        _told_if_full(error, path.parent)
+        raise
+
+
+def _replace(source: Path, target: Path) -> None:
+    """Rename a folder into place; an older one of this name steps aside first."""
+    aside = target.with_name(f".old-{target.name}")
+    shutil.rmtree(aside, ignore_errors=True)
+    if target.exists():
+        target.rename(aside)
+    source.rename(target)
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def _told_if_full(error: BaseException, path: Path) -> None:
+    """Raise ConfigError where the cause is a full disk."""
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        raise ConfigError(
+            f"no space left for a checkpoint in {path.parent}. Free some and run the same command "
+            "again: the last checkpoint is kept"
+        ) from None
