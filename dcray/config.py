@@ -36,6 +36,7 @@ from dcray.sizes import SIZES, Shape
 # What changes the result by rounding at most, and the seed: left out of a configuration's identity.
 # Validation epochs are left out too, unless the objective keeps its best epoch.
 NOT_IDENTITY = ("seed", "runtime", "size")
+BEST_COST_FRAC = 0.1  # of the training, for validation where the best epoch is kept
 
 
 class RunConfig(Frozen):
@@ -120,14 +121,20 @@ class RunConfig(Frozen):
         return self.batch_size * self.data.seq_len / product if product else math.inf
 
     def resolved(self, *, vocab_size: int, longest_epochs: int | None = None) -> RunConfig:
-        """The same with what corpus and space decide written out: vocabulary, warm-up steps."""
-        schedule = self.schedule
+        """The same with what corpus and space decide written out: vocabulary, warm-up steps.
+
+        And the share of validation, where the kept epoch depends on it.
+        """
+        schedule, validation = self.schedule, self.validation
+        if validation.max_cost_frac is None and self.objective.build().keeps_best:
+            validation = validation.model_copy(update={"max_cost_frac": BEST_COST_FRAC})
         if schedule.warmup_steps is None:
             longest = self.model_copy(update={"num_epochs": longest_epochs or self.num_epochs})
             steps = max(1, round(schedule.warmup_frac * longest.num_steps))
             schedule = schedule.model_copy(update={"warmup_steps": steps})
         model = self.model.model_copy(update={"vocab_size": vocab_size})
-        return self.model_copy(update={"schedule": schedule, "model": model})
+        found = {"schedule": schedule, "model": model, "validation": validation}
+        return self.model_copy(update=found)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types; RunConfig.model_validate of it gives the same value."""

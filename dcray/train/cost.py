@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from dcray.config import RunConfig
+from dcray.config import BEST_COST_FRAC, RunConfig
 from dcray.objectives import Objective
 from dcray.sizes import Pass, forward_flops, num_params, pad_vocab
 
 BACKWARD = 2.0  # a backward pass costs two forward passes
 CHECKPOINT_BYTES = 12  # a parameter: its float32 weight and two moments
 STATE_BYTES = 16  # float32 weight, gradient and two moments a parameter
+LAST_COST_FRAC, FEWEST = 0.015, 4  # validation where no best epoch is kept
 HEADROOM = 0.85  # of a device's memory; the rest is fragmentation and what we do not count
 
 
@@ -52,7 +53,8 @@ def validation_epochs(config: RunConfig, *, num_rows: int) -> set[int]:
     """After which epochs the validation set is scored; the last is always among them.
 
     "auto": every so many that it takes at most max_cost_frac of the training; the last scoring of
-    an objective that keeps its best epoch is paid from the same share.
+    an objective that keeps its best epoch is paid from the same share. By default LAST_COST_FRAC
+    where the last epoch alone counts, but then a curve has FEWEST points at least.
     """
     wish, last = config.validation.epochs, config.num_epochs
     if wish == "end":
@@ -61,10 +63,14 @@ def validation_epochs(config: RunConfig, *, num_rows: int) -> set[int]:
         return {*wish, last}
     if isinstance(wish, int):
         return {*range(wish, last + 1, wish), last}
-    final = final_flops(config, num_rows)
-    allowed = config.validation.max_cost_frac * training_flops(config) - final
+    final, share = final_flops(config, num_rows), config.validation.max_cost_frac
+    if share is None and config.objective.build().keeps_best:
+        share = BEST_COST_FRAC
+    allowed = (share or LAST_COST_FRAC) * training_flops(config) - final
     cost = validation_flops(config, num_rows) * last
     every = max(1, math.ceil(cost / allowed)) if allowed > 0 else last
+    if share is None:
+        every = min(every, math.ceil(last / FEWEST))
     stop = last - every + 1 if final else last + 1
     return {*range(every, stop, every), last}
 

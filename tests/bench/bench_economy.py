@@ -34,7 +34,7 @@ from dcray.train.evaluate import FINAL_DRAW, ValidationRows, evaluate, make_batc
 from dcray.train.loop import Data, train
 from dcray.train.optim import build_optimizer
 from dcray.train.shard import Place, build_model
-from tests.bench.bench_gpu import MASK_ID, SEQ_LEN, configuration
+from tests.bench.bench_gpu import MASK_ID, SEQ_LEN, WARM, configuration
 
 PLACE = Place(torch.device("cuda", 0))
 BUDGET, EPOCHS, OFTEN = 100_000_000, 16, 10.0
@@ -80,9 +80,11 @@ def step_seconds(case: Case, config: RunConfig, seconds: float, folder: Path | N
         microbatch_size=case.micro,
         report=lambda said: marks.append((said.step, time.perf_counter() - began)),
         checkpoints=held,
-        should_stop=lambda: bool(marks) and time.perf_counter() - began - marks[0][1] > seconds,
+        should_stop=lambda: (
+            len(marks) > WARM + 2 and time.perf_counter() - began - marks[0][1] > seconds
+        ),
     )
-    (first, at), (last, end) = marks[3], marks[-1]
+    (first, at), (last, end) = marks[WARM], marks[-1]
     return (end - at) / (last - first), marks[0][1], halts[:-1]  # the last is the stop's own
 
 

@@ -35,6 +35,7 @@ from dcray.train.shard import Place, this_place
 VOCAB_SIZE, MASK_ID, SEQ_LEN = 50_258, 50_257, 2048
 PEAK_FLOPS = 989e12  # an H100 or H200, dense bfloat16
 ROWS = 4096
+WARM = 3  # reports: the first lie close together, and the card is not warm yet
 
 
 class Figures(NamedTuple):
@@ -104,9 +105,11 @@ def measure(
         place,
         microbatch_size=micro,
         report=report,
-        should_stop=lambda: bool(marks) and time.perf_counter() - began - marks[0][0] > seconds,
+        should_stop=lambda: (
+            len(marks) >= WARM + 3 and time.perf_counter() - began - marks[0][0] > seconds
+        ),
     )
-    kept = marks[3:]  # the first reports lie close together, and the card is not warm yet
+    kept = marks[WARM:]
     rates = [rate for _, rate, _ in kept]
     rate = statistics.median(rates)
     passes = config.objective.build().num_passes

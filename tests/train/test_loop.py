@@ -11,6 +11,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from dcray.config import RunConfig, override
 from dcray.train.cost import validation_epochs
 from tests.support import run_tiny, tiny_config
 
@@ -134,6 +135,30 @@ def test_automatic_validation_costs_at_most_its_share(num_rows):
     between = len(epochs - {40}) * num_rows
     assert between <= 0.1 * training
     assert 40 in epochs
+
+
+@pytest.mark.parametrize(
+    ("budget", "num_epochs", "points"),
+    [("100m", 16, 6), ("100m", 1, 1), ("100m", 3, 3), ("1m", 16, 4)],
+)
+def test_by_default_validation_takes_a_sixtieth_but_a_curve_has_four_points(
+    budget, num_epochs, points
+):
+    """10M tokens are scored. At 100M one epoch's scoring costs 1/30 of its training: every third
+    epoch and the last. At 1M it costs three times the training: every fourth."""
+    config = override(
+        RunConfig(), {"data.unique_tokens": budget, "num_epochs": num_epochs}
+    ).resolved(vocab_size=50_258)
+    epochs = validation_epochs(config, num_rows=10_000_000 // config.data.seq_len)
+    assert len(epochs) == points
+    assert num_epochs in epochs
+
+
+def test_the_share_of_an_objective_that_keeps_its_best_is_written_out():
+    """Which epochs are scored decides what is kept: the identity holds the share."""
+    config = tiny_config(objective="mdlm")
+    assert config.resolved(vocab_size=9).validation.max_cost_frac == 0.1
+    assert tiny_config().resolved(vocab_size=9).validation.max_cost_frac is None
 
 
 def test_validation_happens_where_it_should():
