@@ -121,10 +121,7 @@ class RunConfig(Frozen):
         return self.batch_size * self.data.seq_len / product if product else math.inf
 
     def resolved(self, *, vocab_size: int, longest_epochs: int | None = None) -> RunConfig:
-        """The same with what corpus and space decide written out: vocabulary, warm-up steps.
-
-        And the share of validation, where the kept epoch depends on it.
-        """
+        """The same with what is decided now written out: vocabulary, warm-up, validation."""
         schedule, validation = self.schedule, self.validation
         if validation.max_cost_frac is None and self.objective.build().keeps_best:
             validation = validation.model_copy(update={"max_cost_frac": BEST_COST_FRAC})

@@ -22,8 +22,8 @@ from torch import Tensor
 
 from dcray.evals.packing import Request
 from dcray.evals.score import Score
+from dcray.model.attention import rotary_tables
 from dcray.model.head import target_nats
-from dcray.model.rotary import rotary_tables
 from dcray.model.transformer import Context, Transformer
 from dcray.progress import counted
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dcray.evals.packing import PADDING, Batch, Request, Row, batch, pack
-from dcray.model.rotary import rotary_tables
+from dcray.model.attention import rotary_tables
 from dcray.model.transformer import Context, Transformer
 from dcray.progress import counted
 

@@ -23,6 +23,22 @@ CUDNN_DTYPES = (torch.bfloat16, torch.float16)
 CUDNN_HEAD_DIMS = (64, 128)
 
 
+@lru_cache(maxsize=8)
+def rotary_tables(
+    seq_len: int, head_dim: int, base: float, device: torch.device, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """cos and sin (T, head_dim / 2) of position * base^(-2i / head_dim)."""
+    exponents = torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim
+    angles = torch.outer(torch.arange(seq_len, dtype=torch.float64), base**-exponents)
+    return angles.cos().to(device, dtype), angles.sin().to(device, dtype)
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotary embedding of x (B, H, T, head_dim): halves are the pairs."""
+    a, b = x.chunk(2, dim=-1)
+    return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1)
+
+
 @lru_cache(maxsize=16)
 def window_mask(seq_len: int, window: int, device: torch.device) -> Tensor:
     """bool (T, T): query i sees key j where 0 <= i - j <= window."""

@@ -9,6 +9,7 @@ bfloat16, once, and pass the memory three times less than by the framework's cro
 from __future__ import annotations
 
 from functools import lru_cache
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -16,8 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from dcray.model.kernels import HALVES, on_kernels
-
+HALVES = (torch.bfloat16, torch.float16)
 COLUMNS, WARPS = 8192, 16  # of a row at a time; the fastest of those tried (tests/bench/LOG.md)
 
 
@@ -26,7 +26,7 @@ def head_nats(x: Tensor, weight: Tensor, targets: Tensor, vocab_size: int) -> Te
 
     x (B, T, D), weight (V_padded, D) in x's dtype; the nats are at least float32.
     """
-    if on_kernels(x):
+    if x.is_cuda and x.dtype in HALVES and has_triton():
         apply: Any = _HeadNats.apply
         nats: Tensor = apply(x.flatten(0, 1), weight, targets.reshape(-1), vocab_size)
         return nats.view(targets.shape).clone()  # FSDP2 hooks the output: it must be no view
@@ -46,6 +46,12 @@ def target_nats(logits: Tensor, targets: Tensor, vocab_size: int) -> Tensor:
         apply: Any = _PlainNats.apply
         nats = apply(rows, flat)
     return nats.view(targets.shape).clone()
+
+
+@lru_cache(maxsize=1)
+def has_triton() -> bool:
+    """Whether the kernel can be built: torch has Triton beside it on most GPUs, not on all."""
+    return find_spec("triton") is not None
 
 
 class _PlainNats(torch.autograd.Function):

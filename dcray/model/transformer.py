@@ -14,10 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dcray.model.attention import attend, has_cudnn, mask_of
+from dcray.model.attention import attend, has_cudnn, mask_of, rotary_tables, rotate
 from dcray.model.head import head_nats
 from dcray.model.norm import RMSNorm
-from dcray.model.rotary import rotary_norm, rotary_tables
 from dcray.sections import ModelConfig
 from dcray.sizes import Shape, layer_windows, pad_vocab
 from dcray.train.dropout import element_hashes, keyed_dropout, layer_keys
@@ -58,8 +57,8 @@ class Attention(nn.Module):
         batch, seq_len, dim = x.shape
         heads = (batch, seq_len, self.num_heads, dim // self.num_heads)
         q, k, v = (f(x).view(heads) for f in (self.query, self.key, self.value))
-        q = rotary_norm(q, context.cos, context.sin, self.query_norm)
-        k = rotary_norm(k, context.cos, context.sin, self.key_norm)
+        cos, sin = context.cos.unsqueeze(-2), context.sin.unsqueeze(-2)  # the same for all heads
+        q, k = self.query_norm(rotate(q, cos, sin)), self.key_norm(rotate(k, cos, sin))
         # Transposed after all else: q, k and v stay (B, T, H, head_dim) in memory, and so do the
         # kernel's output and gradients, which are then neither copied before nor after it.
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)

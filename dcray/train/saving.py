@@ -19,7 +19,7 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed.checkpoint import state_dict_saver
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+from torch.distributed.checkpoint.staging import BlockingAsyncStager
 
 from dcray.errors import ConfigError
 from dcray.train.shard import Place
@@ -33,7 +33,8 @@ class Saver:
 
     def __init__(self, place: Place) -> None:
         self.place = place
-        self._tools: tuple[DefaultStager, ThreadPoolExecutor, Any] | None = None
+        self._thread: tuple[ThreadPoolExecutor, Any] | None = None
+        self._copies: dict[tuple[str, ...], BlockingAsyncStager] = {}  # by what a state holds
         self._write: Future[None] | None = None
 
     def begin(
@@ -49,8 +50,8 @@ class Saver:
         An interrupted write leaves nothing at `target`.
         """
         self.settle()
-        stager, pool, group = self._tools = self._tools or self._tool_up()
-        copied = stager.stage(state)
+        pool, group = self._thread = self._thread or self._start()
+        copied = self._copied(state)
         self._write = pool.submit(self._save, target, copied, meta, after, group)
 
     def poll(self) -> None:
@@ -69,25 +70,30 @@ class Saver:
         try:
             self.settle()
         finally:
-            if self._tools is not None:
-                stager, pool, group = self._tools
-                self._tools = None
+            self._copies.clear()
+            if self._thread is not None:
+                pool, group = self._thread
+                self._thread = None
                 pool.shutdown()
-                stager.close()
                 if group is not None:
                     dist.destroy_process_group(group)
 
-    def _tool_up(self) -> tuple[DefaultStager, ThreadPoolExecutor, Any]:
-        """A stager, one thread, and a group of its own: collectives of two threads never mix."""
-        on_gpu = self.place.device.type == "cuda"
-        options = StagingOptions(
-            use_pinned_memory=on_gpu,
-            use_shared_memory=False,
-            use_async_staging=False,
-            use_non_blocking_copy=on_gpu,
-        )
+    def _start(self) -> tuple[ThreadPoolExecutor, Any]:
+        """One thread, and a group of its own: collectives of two threads never mix."""
         group = dist.new_group(backend="gloo") if self.place.mesh is not None else None
-        return DefaultStager(options), ThreadPoolExecutor(1, "checkpoint"), group
+        return ThreadPoolExecutor(1, "checkpoint"), group
+
+    def _copied(self, state: dict[str, Any]) -> dict[str, Any]:
+        """A copy in host memory; beside a GPU in pinned memory, which the next save takes again.
+
+        (torch's DefaultStager stages once only in torch 2.11.)
+        """
+        on_gpu = self.place.device.type == "cuda"
+        stager = self._copies.setdefault(
+            tuple(state), BlockingAsyncStager(cache_staged_state_dict=on_gpu)
+        )
+        copied: dict[str, Any] = stager.stage(state)
+        return copied
 
     def _save(
         self,

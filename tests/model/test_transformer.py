@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from dcray.model.attention import attend, mask_of, window_mask
-from dcray.model.rotary import rotary_tables, rotate
+from dcray.model.attention import attend, mask_of, rotary_tables, rotate, window_mask
 from dcray.objectives import Batch
 from dcray.train import keyed
 from dcray.train.optim import build_optimizer

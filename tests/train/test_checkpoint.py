@@ -1,11 +1,13 @@
 """Checkpoints on disk: whole or not at all, few, of this configuration, and exact."""
 
+import errno
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections import namedtuple
 from pathlib import Path
 
@@ -17,7 +19,7 @@ from dcray.train import saving
 from dcray.train.checkpoint import Checkpoints, check_same, read_meta
 from dcray.train.optim import build_optimizer
 from dcray.train.shard import Place, build_model
-from tests.support import tiny_config
+from tests.support import run_tiny, tiny_config
 
 CPU = Place(torch.device("cpu"))
 
@@ -107,6 +109,47 @@ def test_the_best_is_no_step_and_is_not_pruned(tmp_path):
     for a, b in zip(best.parameters(), model.parameters(), strict=True):
         assert torch.equal(a, b)
     assert read_meta(tmp_path / "best")["progress"] == {"step": 1}
+
+
+def test_training_goes_on_while_a_checkpoint_is_written(tmp_path, monkeypatch):
+    """What lies on disk is the state at the save, whatever the weights have become meanwhile."""
+    config, may_write = tiny_config(), threading.Event()
+    write = saving.quietly
+
+    def slowly(*args, **kwargs) -> None:
+        assert may_write.wait(60)
+        write(*args, **kwargs)
+
+    monkeypatch.setattr(saving, "quietly", slowly)
+    held = Checkpoints(tmp_path, config, CPU, keep=2)
+    model, optimizer = pair(config, seed=1)
+    held.save(model, optimizer, {"step": 1}, step=1)
+    with torch.no_grad():  # the next step, before a byte is written
+        for tensor in tensors(model, optimizer):
+            tensor.add_(1)
+    held.poll()
+    assert names(tmp_path) == []
+    may_write.set()
+    held.settle()
+    found = pair(config)
+    assert held.load(*found) == {"step": 1}
+    assert same(pair(config, seed=1), found)
+
+
+@pytest.mark.parametrize("at_end", [False, True])
+def test_a_write_that_fails_is_told_at_the_next_report_or_at_the_end(tmp_path, monkeypatch, at_end):
+    config = tiny_config(runtime__checkpoint_seconds=1e9 if at_end else 0)
+
+    def full(*_args) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(saving.os, "fsync", full)
+    seen: list = []
+    with pytest.raises(ConfigError, match="no space left for a checkpoint"):
+        run_tiny(config, folder=tmp_path, seen=seen)
+    steps = config.num_steps
+    assert len(seen) == steps if at_end else 1 < len(seen) < steps
+    assert not list(tmp_path.glob("step-*"))
 
 
 KILLED = """
