@@ -126,18 +126,28 @@ def gap(losses: np.ndarray, reference: np.ndarray) -> str:
     )
 
 
+def curves(tokens: np.ndarray, lr: float) -> None:
+    def by(precision: str, micro: int) -> np.ndarray:
+        config = configuration(tokens, **{"optim.lr": lr} | plain(precision))
+        return curve(config, tokens, micro)
+
+    fast = curve(configuration(tokens, **{"optim.lr": lr}), tokens, 16)
+    with plain_attention():
+        reference = by("float32", 8)
+        print(f"lr {lr:g}, {STEPS} steps, loss {reference[0]:.3f} to {reference[-1]:.3f}")
+        print(f"  fast path          {gap(fast, reference)}", flush=True)
+        for precision, micro in (("float32", 4), ("bfloat16", 8)):
+            print(
+                f"  plain {precision:8s}, {micro} at once  {gap(by(precision, micro), reference)}"
+            )
+
+
 def main(path: str) -> None:
     tokens = np.fromfile(path, dtype=np.uint16)
     torch.backends.cuda.matmul.allow_tf32 = False
     print(gradients(tokens), flush=True)
-    found = {"fast": curve(configuration(tokens), tokens, 16)}
-    with plain_attention():
-        reference = curve(configuration(tokens, **plain("float32")), tokens, 8)
-        print(f"{STEPS} steps, loss {reference[0]:.3f} to {reference[-1]:.3f}; from plain float32:")
-        print(f"  fast path         {gap(found['fast'], reference)}", flush=True)
-        for name, precision, micro in (("bfloat16", "bfloat16", 8), ("float32", "float32", 4)):
-            losses = curve(configuration(tokens, **plain(precision)), tokens, micro)
-            print(f"  plain {name:8s} {micro:2d}  {gap(losses, reference)}", flush=True)
+    for lr in (3e-4, 1e-3):
+        curves(tokens, lr)
 
 
 if __name__ == "__main__":
