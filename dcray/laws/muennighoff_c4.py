@@ -17,17 +17,21 @@ E_C4 = float(np.exp(0.6254804))
 A_C4 = float(np.exp(6.255414) * 1e9**-ALPHA)
 B_C4 = float(np.exp(7.3049974) * 1e9**-BETA)
 
-LEAST, MOST = (
-    1e-6,
-    1e8,
-)  # of both repetition constants; the paper prints 10**8 for "no finite optimum"
+# Of both repetition constants; the paper prints 10**8 for "no finite optimum".
+LEAST, MOST = 1e-6, 1e8
+ENDLESS = 1e12  # a constant that no repetition exhausts: every one counts in full
+TINY = 1e-200  # billions of parameters: an optimal size that float64 would round to nothing
 
 
 def effective(resource: Any, repetitions: Any, constant: Any) -> Any:
-    """resource * (1 + constant * (1 - exp(-repetitions / constant))): what repetition adds."""
-    return resource * (
-        1 - constant * namespace(repetitions, constant).expm1(-repetitions / constant)
-    )
+    """resource * (1 + constant * (1 - exp(-repetitions / constant))): what repetition adds.
+
+    From ENDLESS / 10 on the limit resource * (1 + repetitions), or a size that is a trillion times
+    the optimal one would still run out of worth.
+    """
+    xp = namespace(repetitions, constant)
+    worth = -constant * xp.expm1(-repetitions / constant)
+    return resource * (1 + xp.where(constant + 0 * worth < ENDLESS / 10, worth, repetitions))
 
 
 def predict(base: Any, R_N: Any, R_D: Any, N: Any, U: Any, num_epochs: Any) -> Any:
@@ -39,7 +43,7 @@ def predict(base: Any, R_N: Any, R_D: Any, N: Any, U: Any, num_epochs: Any) -> A
     E, A, alpha, B, beta = base
     optimal = (alpha * A / (beta * B)) ** (1 / alpha) * U ** (beta / alpha)
     xp = namespace(optimal, N)
-    used = xp.minimum(N, optimal)
+    used = xp.minimum(N, xp.clip(optimal, TINY, None))
     size = effective(used, N / used - 1, R_N)
     data = effective(U, num_epochs - 1, R_D)
     return E + A * size**-alpha + B * data**-beta
