@@ -60,7 +60,7 @@ def _quality(fit: Fit) -> list[str]:
     if fit.rmse > POOR_FRAC * spread:
         found.append(f"{FAILS}: RMSE {fit.rmse:.3f} nats where all losses lie within {spread:.3f}")
     if (left := len(points.L) - len(fit.theta)) < 3:
-        found.append(f"{len(points.L)} cells leave {left} degrees of freedom")
+        found.append(f"{len(points.L)} cells leave {left} degree{'s' * (left != 1)} of freedom")
     for axis, values, others in (
         ("num_params", points.N, points.U),
         ("unique_tokens", points.U, points.N),

@@ -30,7 +30,8 @@ class Muennighoff(Law):
     Fitted in two stages as in paper app:scaling-law-details: E, A, alpha, B, beta as a Chinchilla
     law, then R_N and R_D with those held. The first stage takes losses of repeated data for those
     of fresh data, so on losses that follow this very law the two stages do not return them;
-    `at_once` fits all seven together and does, and half of all resamples are fitted so. Limit: N and R_D to infinity.
+    `at_once` fits all seven together and does, and half of all resamples are fitted so.
+    Limit: N and R_D to infinity.
     """
 
     names = (*Chinchilla.names, "R_N", "R_D")
