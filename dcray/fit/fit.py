@@ -99,7 +99,8 @@ def fit_plain(law: str | Law, points: Points) -> Fit:
     found = fit_many(np, law, points, np.log(points.L)[None], weight[None], starts[None])
     if not np.isfinite(found.cost[0]):
         raise ConfigError(
-            f"{name} gave no finite prediction for every cell from any of its {len(starts)} starts"
+            f"{name} gave no finite prediction for every cell from any of its {len(starts)} "
+            f"start{'s' * (len(starts) > 1)}"
         )
     theta = law.from_free(tuple(found.free[0]), points)
     return Fit(

@@ -113,5 +113,6 @@ def tables_md(found: Analysis, pictures: Sequence[Picture], absent: dict[str, st
         parts += [f"## {title}", *(table.markdown() for table in made)] if made else []
     parts.append("## Figures")
     parts += [f"![{one.alt}]({one.name}.svg)" for one in pictures]
-    parts += [f"- not here: {names} ({reason})" for names, reason in figures.why_absent(absent)]
+    for names, reason in figures.why_absent(absent):
+        parts.append(f"- {names} {'are' if ',' in names else 'is'} not here: {reason}")
     return "\n\n".join(parts) + "\n"
