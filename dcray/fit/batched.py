@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 DELTA = 1e-3  # of log residuals: the paper's Huber threshold
-# Of central differences in the free coordinates. Slopes are off by STEP**2 / 6 = 2e-9 of themselves,
-# alike for every order of the rows. Rounding is not alike: with 1e-5 it moved flat optima by 1e-9
-# nats from order to order, and what a second stage builds on them by 1e-8.
+# Of central differences in the free coordinates. Slopes are off by some STEP**2 / 6 = 2e-9 of
+# themselves, alike for every order of the rows. Rounding is not alike: with 1e-5 it moved flat
+# optima by 1e-9 nats from order to order, and what a second stage builds on them by 1e-8.
 STEP = 1e-4
 SETTLED = 1e-8  # largest step of any prediction in units of delta at which a problem has converged
 MET = 0.1 * DELTA  # largest difference of log losses at which two starts count as one
