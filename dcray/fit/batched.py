@@ -56,16 +56,17 @@ def solve(
     """Minimize each problem from its row of `free` (P, k); log_observed and weight are (P, n).
 
     Least absolute deviations are slow from afar, so deltas of 0.1 and 0.01 lead the way, roughly.
-    Each `num_starts` rows in turn are one problem: those that have met by then go on as one.
+    Each `num_starts` rows in turn are one problem: those that have met go on as one.
     """
-    for delta, settled, iterations in APPROACH:
-        rough = replace(problem, delta=delta, settled=settled)
-        free = descend(xp, rough, free, iterations).free
-    leader = _leaders(xp, problem.log_loss(free), num_starts)
-    leads = leader == xp.arange(len(leader))
-    found = descend(xp, problem.rows(leads), free[leads], max_iterations)
-    rank = (xp.cumsum(leads * 1, 0) - 1)[leader]
-    return Solution(found.free[rank], found.cost[rank], found.converged[rank])
+    found = Solution(free, None, None)
+    for delta, settled, iterations in (*APPROACH, (problem.delta, problem.settled, max_iterations)):
+        leader = _leaders(xp, problem.log_loss(found.free), num_starts)
+        leads = leader == xp.arange(len(leader))
+        now = replace(problem.rows(leads), delta=delta, settled=settled)
+        alone = descend(xp, now, found.free[leads], iterations)
+        rank = (xp.cumsum(leads * 1, 0) - 1)[leader]
+        found = Solution(alone.free[rank], alone.cost[rank], alone.converged[rank])
+    return found
 
 
 def _leaders(xp: Any, logs: Any, num_starts: int) -> Any:
