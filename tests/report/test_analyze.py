@@ -150,6 +150,21 @@ def test_cells_csv_read_back_gives_the_same_figures(record, source):
     assert set(theirs["excluded"]) <= set(ours["excluded"])
 
 
+def test_the_terminal_shows_what_no_grid_identifies_as_fit_does(directory):
+    """The paper's cells: E and the amplitudes of SoftQ are sloppy there."""
+    with Store.open(directory, study="paper") as store:
+        for row in published.rows("dclm_ar"):
+            cell = Cell("paper", f"{row.num_params // 10**6}m", row.unique_tokens, "ar")
+            found = {"epochs": int(row.num_epochs), "num_params": row.num_params}
+            plant(store, cell, loss=row.val_loss, **found)
+    said = invoke("analyze", "paper", "--dir", directory, "--bootstrap", "0")
+    assert said.exit_code == 0, said.output
+    fitted = invoke("fit", directory / "paper" / "analysis" / "cells.csv").output
+    notes = [line.strip() for line in fitted.splitlines() if "is not identified:" in line]
+    assert any(note.startswith("softq: E is not identified: from") for note in notes)
+    assert not [note for note in notes if note not in " ".join(said.output.split())]
+
+
 def test_the_folder_holds_everything_and_so_do_the_artifacts(record):
     invoke("analyze", STUDY, "--dir", record, "--bootstrap", 0)
     folder = record / STUDY / "analysis"
