@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Sequence
 
 
@@ -17,9 +18,16 @@ class ConfigError(ValueError):
         return type(self), (self.problems,)
 
 
+def _by_value(name: str) -> tuple[bool, float, str]:
+    """Where a name stands in a list: counts such as 72m by value, then words by letter."""
+    count = re.fullmatch(r"(\d+\.?\d*)([kmb]?)", name)
+    value = float(count[1]) * 1000.0 ** " kmb".index(count[2] or " ") if count else 0.0
+    return count is None, value, name
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """' (did you mean "wsd"?)' for the nearest of `known`, else ' (one of: ...)'."""
-    choices = sorted(known)
+    choices = sorted(known, key=_by_value)
     near = difflib.get_close_matches(name, choices, n=1, cutoff=0.6)
     if near:
         return f' (did you mean "{near[0]}"?)'

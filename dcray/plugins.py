@@ -11,7 +11,8 @@ import importlib.metadata
 import os
 import pkgutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -34,15 +35,18 @@ def names(kind: str) -> tuple[str, ...]:
 def plugin(kind: str, name: str) -> Any:
     """The plug-in itself, not yet built: the class behind `load`.
 
-    Raises ConfigError with the nearest name where there is none of this name.
+    Raises ConfigError with the nearest name where there is none of this name, and where an entry
+    point has a name of dcray's own.
     """
+    if name in (points := _entry_points(kind)):
+        where = f"the entry point {name} = {points[name].value}"
+        _refuse_taken(kind, name, where, [(_built_in(kind), "dcray's own")])
+        loaded = points[name].load()
+        return _sound(kind, name, where, getattr(loaded, "PLUGIN", loaded))
     if name in _built_in(kind):
         return import_module(f"dcray.{kind}.{name}").PLUGIN
     if name in (files := _files(kind)):
         return files[name]
-    if name in (points := _entry_points(kind)):
-        loaded = points[name].load()
-        return getattr(loaded, "PLUGIN", loaded)
     raise ConfigError(f'no {kind[:-1]} is called "{name}"{did_you_mean(name, names(kind))}')
 
 
@@ -91,6 +95,12 @@ def _built_in(kind: str) -> set[str]:
 
 
 def _entry_points(kind: str) -> dict[str, importlib.metadata.EntryPoint]:
+    return _found_on(kind, tuple(sys.path))
+
+
+@cache
+def _found_on(kind: str, path: tuple[str, ...]) -> dict[str, importlib.metadata.EntryPoint]:
+    """The entry points of `kind`: every package's metadata is read once for each `sys.path`."""
     return {point.name: point for point in importlib.metadata.entry_points(group=f"dcray.{kind}")}
 
 
@@ -129,5 +139,28 @@ def _register(path: str, source: str) -> None:
             f"--plugin {path} must set PLUGIN to something with a kind (one of {', '.join(KINDS)}) "
             f"and a name, got kind={kind!r}, name={name!r}"
         )
+    others = {other for its_kind, other in _from_files if its_kind == kind}
+    taken = [(_built_in(kind), "dcray's own"), (others, "another --plugin file's")]
+    taken += [({*_entry_points(kind)}, "an installed package's")]
+    _refuse_taken(kind, name, f"--plugin {path}", taken)
+    _from_files[kind, name] = _sound(kind, name, f"--plugin {path}", found)
     _sources[path] = source
-    _from_files[kind, name] = found
+
+
+def _refuse_taken(
+    kind: str, name: str, where: str, others: Iterable[tuple[Collection[str], str]]
+) -> None:
+    """Raise ConfigError where one of `others` (names, whose they are) has this name."""
+    for names_there, whose in others:
+        if name in names_there:
+            raise ConfigError(
+                f'{where}: the name "{name}" is taken by {whose} {kind[:-1]}; give yours another'
+            )
+
+
+def _sound(kind: str, name: str, where: str, found: Any) -> Any:
+    """The plug-in, where its kind finds no fault: `dcray.KIND.faults(plug-in)`, if there is one."""
+    faults = getattr(import_module(f"dcray.{kind}"), "faults", None)
+    if faults is not None and (problems := faults(found)):
+        raise ConfigError([f'{where}: {kind[:-1]} "{name}" {problem}' for problem in problems])
+    return found

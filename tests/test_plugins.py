@@ -7,7 +7,7 @@ import pytest
 
 from dcray import plugins
 from dcray.config import RunConfig, override
-from dcray.errors import ConfigError
+from dcray.errors import ConfigError, did_you_mean
 from tests.training import runs, words
 
 HALF = """
@@ -95,13 +95,87 @@ def test_a_file_that_is_not_there(dcray, no_files, tmp_path):
     assert "--plugin must be a Python file" in err
 
 
+BARE = 'class P:\n    kind, name = "{}", "{}"\nPLUGIN = P\n'
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [("objectives", "ar"), ("laws", "softq"), ("sources", "files")]
+)
+def test_a_name_of_our_own_is_taken(dcray, no_files, tmp_path, kind, name):
+    path = tmp_path / "mine.py"
+    path.write_text(BARE.format(kind, name))
+    code, out, err = dcray("--plugin", path, "sizes")
+    assert (code, out) == (2, "")
+    assert f'the name "{name}" is taken by dcray\'s own {kind[:-1]}; give yours another' in err
+
+
+def test_a_name_of_another_file_is_taken(half, tmp_path):
+    plugins.use_file(half)
+    other = tmp_path / "other.py"
+    other.write_text(half.read_text())
+    with pytest.raises(ConfigError, match="taken by another --plugin file's objective"):
+        plugins.use_file(other)
+    plugins.use_file(half)
+
+
+LAW = """
+from dcray.laws import Law
+
+
+class P(Law):
+    kind, name = "laws", "mine"
+    names, example = ("E", "A"), (1.0, 1.0)
+
+    def __call__(self, theta, N, U, **more):
+        E, A = theta
+        return E + A / (N * U)
+
+    def limit(self, theta, U):
+        return theta[0] + 0 * U
+
+    def bounds(self, grid):
+        return (0.0, 0.0), (9.0, 9.0)
+
+
+PLUGIN = P
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("(1.0, 1.0)", "(1.0,)", "got names 2 (E, A), but example 1, start 1 1"),
+        ("(0.0, 0.0)", "(0.0, 0.0, 0.0)", "but the lower bounds 3, the lower box 3"),
+        ("(9.0, 9.0)", "(9.0,)", "but the upper bounds 1, the upper box 1"),
+        ("def bounds", "def limits", "fails in bounds (NotImplementedError)"),
+        ("E, A = theta", "E, A, B = theta", "fails in __call__ (ValueError: not enough values"),
+        ("return E + A / (N * U)", "return E", "one loss a cell, got shape () for 4 cells"),
+        ("def limit", 'def stages(self):\n        return (("E",),)\n\n    def limit',
+         "each name in one of its stages, got E"),
+    ],
+)  # fmt: skip
+def test_a_law_whose_parts_disagree_is_refused_by_name(dcray, no_files, tmp_path, old, new, said):
+    path = tmp_path / "mine.py"
+    path.write_text(LAW)
+    assert dcray("--plugin", path, "sizes")[0] == 0
+    plugins._sources.clear()
+    plugins._from_files.clear()
+    assert LAW.count(old) == 1
+    path.write_text(LAW.replace(old, new))
+    code, out, err = dcray("--plugin", path, "sizes")
+    assert (code, out) == (2, "")
+    assert err.startswith("error: --plugin ")
+    assert 'law "mine" ' in err
+    assert said in err
+
+
 def test_an_entry_point(tmp_path, monkeypatch, dcray):
     """A package that names an objective in its metadata, as pip leaves it behind."""
     site = tmp_path / "site"
     (site / "thirds-1.0.dist-info").mkdir(parents=True)
     (site / "thirds-1.0.dist-info" / "METADATA").write_text("Name: thirds\nVersion: 1.0\n")
     (site / "thirds-1.0.dist-info" / "entry_points.txt").write_text(
-        "[dcray.objectives]\nthird = thirds:PLUGIN\nwhole = thirds\n"
+        "[dcray.objectives]\nthird = thirds:PLUGIN\nwhole = thirds\n[dcray.laws]\nsoftq = thirds\n"
     )
     (site / "thirds.py").write_text(HALF)
     monkeypatch.syspath_prepend(str(site))
@@ -111,6 +185,8 @@ def test_an_entry_point(tmp_path, monkeypatch, dcray):
     code, _, err = dcray("train", "objective=thrd", "--dry-run")
     assert code == 2
     assert 'did you mean "third"' in err
+    with pytest.raises(ConfigError, match='softq = thirds: the name "softq" is taken by dcray'):
+        plugins.load("laws", "softq")
     sys.modules.pop("thirds", None)
 
 
@@ -121,6 +197,12 @@ def test_help_names_every_objective(dcray, half, monkeypatch):
     assert "Objectives: ar, half, mdlm, mir." in out
     code, out, _ = dcray("prepare", "--help")
     assert "Sources: files, huggingface, stdlib, tokens." in out
+
+
+def test_what_is_offered_instead_is_sorted_by_value():
+    known = ["1.4b", "140m", "5.5m", "60k", "72m", "ar"]
+    expected = " (one of: 60k, 5.5m, 72m, 140m, 1.4b, ar)"
+    assert did_you_mean("nothing like it", known) == expected
 
 
 def test_names_are_sorted_and_a_kind_must_exist():

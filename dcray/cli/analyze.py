@@ -55,11 +55,10 @@ def analyze(
     from dcray.report.analysis import Asked
 
     asked = Asked(baseline, tuple(recipe or ()), source, bootstrap)
+    name = studies.study_name(study)
     other = studies.study_name(against) if against is not None else None
     with progress_bar(quiet=quiet):
-        found = studies.read(
-            directory, studies.study_name(study), asked, against=other, tracking_uri=tracking_uri
-        )
+        found = studies.read(directory, name, asked, against=other, tracking_uri=tracking_uri)
         written = studies.write(found, directory, tracking_uri=tracking_uri)
     if as_json:
         from dcray.report.data import fit_json
@@ -81,9 +80,11 @@ def summary(found: Analysis, written: Written, *, quiet: bool) -> str:
         )
     else:
         lines += [table.plain() for table in brief(found)]
-        lines += [f"left out: {len(found.left)} runs; tables.md says why"] if found.left else []
+        left = f"{len(found.left)} run{'s' * (len(found.left) > 1)}"
+        lines += [f"left out: {left}; tables.md says why"] if found.left else []
     if written.unlogged:
         lines.append(f"not among the study's artifacts: {written.unlogged}")
-    lines.append(f"tables, {len(written.pictures)} figures and the data: {written.folder}")
+    drawn = f"{len(written.pictures)} figure{'s' * (len(written.pictures) != 1)}"
+    lines.append(f"tables, {drawn} and the data: {written.folder}")
     lines.append(f"the page: {(written.folder / 'page.html').as_uri()}")
     return "\n\n".join(lines)

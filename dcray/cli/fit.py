@@ -92,7 +92,7 @@ def fit(
 def _draw(found: Answer, folder: Path) -> None:
     """Every figure of the answer into the folder; why others are not there, on the error stream."""
     from dcray.errors import ConfigError
-    from dcray.report.figures import of_answer, save_all
+    from dcray.report.figures import of_answer, save_all, why_absent
 
     pictures, absent = of_answer(found)
     try:
@@ -102,8 +102,8 @@ def _draw(found: Answer, folder: Path) -> None:
         raise ConfigError(
             f"--figures must be a folder that can be written, got {folder} ({error.strerror})"
         ) from None
-    for name, reason in absent.items():
-        err.print(f"no figure {name}: {reason}", markup=False)
+    for names, reason in why_absent(absent):
+        err.print(f"no figure {names}: {reason}", markup=False)
 
 
 def reproduce(theory: Theory = False, as_json: AsJson = False) -> None:

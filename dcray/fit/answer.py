@@ -66,6 +66,7 @@ class Answer:
     left_out_rmse: dict[str, float] = field(default_factory=dict)
     predictions: list[Prediction] = field(default_factory=list)
     excluded: list[str] = field(default_factory=list)
+    no_intervals: tuple[str, ...] = ()  # why none can be drawn, where they were asked for
 
 
 def answer(rows: Sequence[Row], question: Question) -> Answer:
@@ -77,8 +78,8 @@ def answer(rows: Sequence[Row], question: Question) -> Answer:
     baseline, recipes, excluded = _recipes(rows, question)
     grids = {recipe: grid_of(rows, recipe) for recipe in (baseline, *recipes)}
     laws, left_out = _laws(question, grids)
-    fits = {r: {law: fit(law, grid.points) for law in laws} for r, grid in grids.items()}
-    found = Answer(baseline, grids, fits, excluded=excluded + left_out)
+    fits, without = _fits(question, grids, laws)
+    found = Answer(baseline, grids, fits, excluded=excluded + left_out + without)
     if question.bootstrap:
         found.resamples = {r: _resamples(grids[r], fits[r], question) for r in grids}
     for recipe in recipes:
@@ -104,6 +105,7 @@ def _recipes(rows: Sequence[Row], question: Question) -> tuple[str, tuple[str, .
     for name in (baseline, *question.recipes):
         if name not in known:
             raise ConfigError(f'no row has the recipe "{name}"{did_you_mean(name, known)}')
+    check_compared(baseline, question.recipes)
     others = [name for name in known if name != baseline]
     if question.recipes:
         aside = {name: "not asked for" for name in others if name not in question.recipes}
@@ -116,6 +118,15 @@ def _recipes(rows: Sequence[Row], question: Question) -> tuple[str, tuple[str, .
         if (count := sum(row.recipe == name for row in rows))
     ]
     return baseline, question.recipes or tuple(n for n in others if n not in aside), left_out
+
+
+def check_compared(baseline: str | None, recipes: Sequence[str]) -> None:
+    """Raise ConfigError where the baseline is to be compared with itself."""
+    if baseline in recipes:
+        raise ConfigError(
+            f"--recipe {baseline} is the baseline itself, worth 1 of its own data by definition: "
+            "name another recipe, or another --baseline"
+        )
 
 
 def _why_aside(rows: Sequence[Row], recipe: str) -> str | None:
@@ -157,6 +168,27 @@ def _laws(question: Question, grids: Mapping[str, Grid]) -> tuple[tuple[str, ...
         few = [f"{_cells(cells)} no law: {MIN_CELLS} are the least"] * (cells < MIN_CELLS)
         raise ConfigError([*few, *left_out])
     return tuple(usable), left_out
+
+
+def _fits(
+    question: Question, grids: Mapping[str, Grid], laws: Sequence[str]
+) -> tuple[dict[str, dict[str, Fit]], list[str]]:
+    """{recipe: {law: Fit}}, and why laws are left out that give no number on one of the grids."""
+    fits: dict[str, dict[str, Fit]] = {recipe: {} for recipe in grids}
+    left_out: list[str] = []
+    for law in laws:
+        try:
+            each = {recipe: fit(law, grid.points) for recipe, grid in grids.items()}
+        except ConfigError as error:
+            if law in question.laws:
+                raise
+            left_out += [f"law {problem}" for problem in error.problems]
+            continue
+        for recipe, one in each.items():
+            fits[recipe][law] = one
+    if len(left_out) == len(laws):
+        raise ConfigError(left_out)
+    return fits, left_out
 
 
 def _resamples(grid: Grid, fits: Mapping[str, Fit], question: Question) -> dict[str, Resamples]:

@@ -4,6 +4,14 @@ Cells are drawn with replacement, which is a matter of weights: every resample k
 counts some of them twice and some not at all. A draw that a law cannot be fitted to (fewer distinct
 cells than parameters, one size or one budget only) is drawn again. Recipes on the same cells are
 resampled together, so that their difference keeps what they have in common.
+
+A law fitted in stages is biased where the law itself holds: an early stage takes for its own what
+later ones explain. Resampling shows noise, never bias (on planted Muennighoff grids, noise 0.3 %,
+the two stages are 0.26 % off on average; their own bands hold the true loss at 88 % of the cells).
+The same law fitted all at once is not biased, but is another estimate than the one that was asked
+for. So every second resample is fitted all at once (`Law.whole`). What lies below the pooled 2.5 %
+quantile is at most 5 % of either half: whichever of the two is right, at least 90 % of its own
+draws lie inside, 95 % where the other draws all lie to one side, and the point fit does as well.
 """
 
 from __future__ import annotations
@@ -15,14 +23,12 @@ from typing import Any
 import numpy as np
 
 from dcray.errors import ConfigError
-from dcray.fit.fit import Fit, fit_many
+from dcray.fit.fit import Fit, fit_many, fit_plain
 from dcray.laws._law import Array, Law, Points
 
 LEVEL = 0.95
 CHUNK = 4000  # problems that are solved at once: bounds the memory
-MAX_ITERATIONS = (
-    400  # a hundredth of all resamples, of flat or degenerate ones, would take thousands
-)
+MAX_ITERATIONS = 400  # a hundredth of all resamples, flat or degenerate, would take thousands
 
 
 @dataclass(frozen=True)
@@ -101,18 +107,29 @@ def seed_draws(losses: Sequence[Sequence[float]], num_resamples: int, seed: int 
 
 
 def resample(fit: Fit, counts: Array, losses: Array | None = None) -> Resamples:
-    """The law fitted to each resample: counts (P, n) of the cells, losses (P, n) if seeds vary."""
+    """The law fitted to each resample: counts (P, n) of the cells, losses (P, n) if seeds vary.
+
+    In turn in stages and all at once, where the law is fitted in stages.
+    """
+    points, whole = fit.points, fit.law.whole()
+    weight = counts * (1.0 if points.weight is None else points.weight)
+    logs = np.broadcast_to(np.log(points.L if losses is None else losses), weight.shape)
+    ways = [fit] if whole is None else [fit, fit_plain(whole, points)][: len(counts)]
+    theta = np.empty((len(fit.theta), len(counts)))
+    for first, way in enumerate(ways):
+        turn = slice(first, None, len(ways))
+        theta[:, turn] = _refit(way, logs[turn], weight[turn])
+    return Resamples(fit, theta)
+
+
+def _refit(fit: Fit, logs: Array, weight: Array) -> Array:
+    """theta (k, P) of log losses and weights (P, n), some thousand problems at once."""
     law, points = fit.law, fit.points
-    base = np.ones_like(points.L) if points.weight is None else points.weight
-    observed = np.log(points.L)[None] if losses is None else np.log(losses)
     starts = np.array([law.to_free(theta, points) for theta in _starts(fit)], float)
-    thetas = []
-    for begin in range(0, len(counts), CHUNK // len(starts)):
-        part = slice(begin, begin + CHUNK // len(starts))
-        weight = counts[part] * base
-        logs = np.broadcast_to(observed[part] if losses is not None else observed, weight.shape)
-        thetas.append(fit_batch(law, points, logs, weight, starts))
-    return Resamples(fit, np.concatenate(thetas, axis=-1))
+    size = CHUNK // len(starts)
+    parts = [slice(begin, begin + size) for begin in range(0, len(logs), size)]
+    thetas = [fit_batch(law, points, logs[part], weight[part], starts) for part in parts]
+    return np.concatenate(thetas, axis=-1)
 
 
 def fit_batch(law: Law, points: Points, logs: Array, weight: Array, starts: Array) -> Array:

@@ -60,7 +60,7 @@ def _quality(fit: Fit) -> list[str]:
     if fit.rmse > POOR_FRAC * spread:
         found.append(f"{FAILS}: RMSE {fit.rmse:.3f} nats where all losses lie within {spread:.3f}")
     if (left := len(points.L) - len(fit.theta)) < 3:
-        found.append(f"{len(points.L)} cells leave {left} degrees of freedom")
+        found.append(f"{len(points.L)} cells leave {left} degree{'s' * (left != 1)} of freedom")
     for axis, values, others in (
         ("num_params", points.N, points.U),
         ("unique_tokens", points.U, points.N),
@@ -71,7 +71,7 @@ def _quality(fit: Fit) -> list[str]:
 
 
 def _stages(fit: Fit) -> list[str]:
-    """What fitting in stages costs: a misfit that no resample shows, where an F test sees one."""
+    """What fitting in stages costs: a misfit, where an F test sees one."""
     whole = fit.law.whole()
     if whole is None:
         return []
@@ -86,7 +86,7 @@ def _stages(fit: Fit) -> list[str]:
     if fit.rmse < max(at_once.rmse * by_chance**0.5, floor):
         return []
     rmses = f"an RMSE of {fit.rmse:.4f} nats, all at once {at_once.rmse:.4f}"
-    meaning = "bands and intervals show noise, not this misfit, and are too narrow"
+    meaning = "half of the resamples are fitted all at once, so that intervals hold both answers"
     return [f"fitted in stages it leaves {rmses}: {meaning}"]
 
 

@@ -80,7 +80,8 @@ class Fit:
 def fit(law: str | Law, points: Points) -> Fit:
     """The law `law` (a plug-in's name, or the law itself) fitted to `points`, with its flags.
 
-    Raises ConfigError where the points cannot carry it (`check_points`).
+    Raises ConfigError where the points cannot carry it (`check_points`), or where the law gives no
+    finite loss for them.
     """
     from dcray.fit.diagnose import diagnose
 
@@ -96,6 +97,11 @@ def fit_plain(law: str | Law, points: Points) -> Fit:
     starts = np.array([law.to_free(theta, points) for theta in law.starts(points)], float)
     weight = np.ones_like(points.L) if points.weight is None else points.weight
     found = fit_many(np, law, points, np.log(points.L)[None], weight[None], starts[None])
+    if not np.isfinite(found.cost[0]):
+        raise ConfigError(
+            f"{name} gave no finite prediction for every cell from any of its {len(starts)} "
+            f"start{'s' * (len(starts) > 1)}"
+        )
     theta = law.from_free(tuple(found.free[0]), points)
     return Fit(
         name=name,
@@ -168,7 +174,7 @@ def fit_many(
             floor, ceiling, [names.index(name) for name in stage],
         )  # fmt: skip
         with np.errstate(all="ignore"):
-            found = batched.solve(xp, problem, begin, max_iterations=max_iterations)
+            found = batched.solve(xp, problem, begin, num_starts=S, max_iterations=max_iterations)
         cost = found.cost.reshape(P, S)
         best = cost.argmin(-1)
         rows = xp.arange(P)

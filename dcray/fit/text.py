@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from dcray.fit.fit import FAILS
 from dcray.sections import count_label
 
 NO_LIMIT = "alpha is not identified"  # how the flag begins where losses hardly fall with size
+NO_INTERVAL = "No interval is drawn: --bootstrap 1000 gives one."
 
 if TYPE_CHECKING:
     from dcray.fit.answer import Answer
@@ -89,22 +90,36 @@ def headline(found: Answer, recipe: str) -> str:
     law, method = leading_law(found), leading_method(found, recipe)
     both = [found.fits[name][law].flags for name in (found.baseline, recipe)]
     joint = [one for one in found.equivalences[recipe] if (one.law, one.method) == (law, method)]
-    ratios = [one.data_efficiency for one in joint if one.data_efficiency is not None]
+    ratios = {
+        one.unique_tokens: one.data_efficiency for one in joint if one.data_efficiency is not None
+    }
     doubts = [flag for flags in both for flag in flags if flag.startswith(FAILS)]
     if doubts:
         return f"No law leads: even {law} fails on these grids ({doubts[0]})."
     if not ratios:
         return f"No amount of {found.baseline}'s data is worth {recipe} under {law}."
-    worth = f"{reach(ratios)} times"
-    text = f"{recipe} is worth {worth} {found.baseline}'s unique data"
+    times, between = by_budget(ratios), ""
     if all(one.low is not None and one.high is not None for one in joint):
         low, high = min(one.low or 0 for one in joint), max(one.high or 0 for one in joint)
-        text += f" (95 % intervals {low:.2f} to {high:.2f})"
+        times = f"{reach([*ratios.values()])} times"
+        between = f" (95 % intervals {low:.2f} to {high:.2f})"
     where = "infinite models"
     if method == "finite":
         size = max(one.num_params or 0 for one in joint)
         where = f"at {_short(size)} parameters: the limit of infinite models is not identified here"
-    return f"{text}, like for like under {law} (lowest AIC), {where}."
+    text = f"{recipe} is worth {times} {found.baseline}'s unique data{between}"
+    text = f"{text}, like for like under {law} (lowest AIC), {where}."
+    return text if found.resamples or found.no_intervals else f"{text} {NO_INTERVAL}"
+
+
+def by_budget(ratios: Mapping[float, float]) -> str:
+    """ "1.05 times (at 300m) to 1.14 times (at 100m)": the ends of {budget in tokens: ratio}."""
+    low, high = (end(ratios, key=lambda U: ratios[U]) for end in (min, max))
+    if f"{ratios[low]:.2f}" == f"{ratios[high]:.2f}":
+        where = f"at {count_label(round(low))}" if len(ratios) == 1 else "at each budget"
+        return f"{ratios[low]:.2f} times ({where})"
+    ends = (f"{ratios[U]:.2f} times (at {count_label(round(U))})" for U in (low, high))
+    return " to ".join(ends)
 
 
 def worth_columns(found: Answer, recipe: str) -> tuple[list[str], list[list[Any]]]:
@@ -158,8 +173,10 @@ def _describes(found: Answer, recipe: str, law: str) -> bool:
 
 def _pairs(recipe: str, baseline: str, pairs: Sequence[Paired]) -> str:
     whole = pairs[0]
+    many = whole.num_pairs
+    equal = f"{many} equal cells and seeds" if many > 1 else "1 equal cell and seed"
     text = (
-        f"{recipe} minus {baseline} over {whole.num_pairs} equal cells and seeds: "
+        f"{recipe} minus {baseline} over {equal}: "
         f"{whole.mean:+.4f} nats, {whole.wins} of {whole.num_pairs} lower"
     )
     return (

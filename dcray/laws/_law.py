@@ -93,7 +93,10 @@ class Law:
         return (self.names,)
 
     def whole(self) -> Law | None:
-        """The same law fitted all at once, where `stages` has several; else None."""
+        """The same law fitted all at once, where `stages` has several; else None.
+
+        Half of the resamples are fitted by it, so that intervals hold what the stages cost.
+        """
         return None
 
     def neutral(self) -> Mapping[str, float]:

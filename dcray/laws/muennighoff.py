@@ -9,6 +9,7 @@ from typing import Any
 from dcray.laws._law import Law, Points
 from dcray.laws.chinchilla import Chinchilla
 from dcray.laws.muennighoff_c4 import (
+    ENDLESS,
     LEAST,
     MOST,
     UNIT_BOX,
@@ -29,7 +30,8 @@ class Muennighoff(Law):
     Fitted in two stages as in paper app:scaling-law-details: E, A, alpha, B, beta as a Chinchilla
     law, then R_N and R_D with those held. The first stage takes losses of repeated data for those
     of fresh data, so on losses that follow this very law the two stages do not return them;
-    `at_once` fits all seven together and does. Limit: N and R_D to infinity.
+    `at_once` fits all seven together and does, and half of all resamples are fitted so.
+    Limit: N and R_D to infinity.
     """
 
     names = (*Chinchilla.names, "R_N", "R_D")
@@ -74,7 +76,7 @@ class Muennighoff(Law):
 
     def neutral(self) -> Mapping[str, float]:
         """N' = N and D' = U: surplus parameters count in full, repeated tokens do not count."""
-        return {"R_N": 1e12, "R_D": 1e-12}  # finite, and as good as infinity and zero in float64
+        return {"R_N": ENDLESS, "R_D": 1e-12}  # zero to float64, and yet no division by it
 
     def to_free(self, theta: Any, grid: Points) -> Any:
         """Chinchilla's coordinates and R / (1 + R) of both constants."""

@@ -17,29 +17,39 @@ E_C4 = float(np.exp(0.6254804))
 A_C4 = float(np.exp(6.255414) * 1e9**-ALPHA)
 B_C4 = float(np.exp(7.3049974) * 1e9**-BETA)
 
-LEAST, MOST = (
-    1e-6,
-    1e8,
-)  # of both repetition constants; the paper prints 10**8 for "no finite optimum"
+# Of both repetition constants; the paper prints 10**8 for "no finite optimum".
+LEAST, MOST = 1e-6, 1e8
+ENDLESS = 1e12  # a constant that no repetition exhausts: every one counts in full
+TINY = 1e-200  # billions of parameters: an optimal size that float64 would round to nothing
 
 
 def effective(resource: Any, repetitions: Any, constant: Any) -> Any:
-    """resource * (1 + constant * (1 - exp(-repetitions / constant))): what repetition adds."""
-    return resource * (
-        1 - constant * namespace(repetitions, constant).expm1(-repetitions / constant)
-    )
+    """resource * (1 + constant * (1 - exp(-repetitions / constant))): what repetition adds.
+
+    From ENDLESS / 10 on the limit resource * (1 + repetitions), or a size that is a trillion times
+    the optimal one would still run out of worth.
+    """
+    xp = namespace(repetitions, constant)
+    worth = -constant * xp.expm1(-repetitions / constant)
+    return resource * (1 + xp.where(constant + 0 * worth < ENDLESS / 10, worth, repetitions))
+
+
+def optimal_size(base: Any, U: Any) -> Any:
+    """N_opt = (alpha A / (beta B))**(1/alpha) U**(beta/alpha), the size that U tokens can use."""
+    _, A, alpha, B, beta = base
+    optimal = (alpha * A / (beta * B)) ** (1 / alpha) * U ** (beta / alpha)
+    return namespace(optimal).clip(optimal, TINY, None)
 
 
 def predict(base: Any, R_N: Any, R_D: Any, N: Any, U: Any, num_epochs: Any) -> Any:
     """E + A / N'**alpha + B / D'**beta of the base E, A, alpha, B, beta (app:scaling-law-details).
 
-    N_opt = (alpha A / (beta B))**(1/alpha) U**(beta/alpha); U_N = min(N, N_opt); N' and D' are
+    U_N = min(N, optimal_size(U)); N' and D' are
     effective(U_N, N / U_N - 1, R_N) and effective(U, num_epochs - 1, R_D).
     """
     E, A, alpha, B, beta = base
-    optimal = (alpha * A / (beta * B)) ** (1 / alpha) * U ** (beta / alpha)
-    xp = namespace(optimal, N)
-    used = xp.minimum(N, optimal)
+    optimal = optimal_size(base, U)
+    used = namespace(optimal, N).minimum(N, optimal)
     size = effective(used, N / used - 1, R_N)
     data = effective(U, num_epochs - 1, R_D)
     return E + A * size**-alpha + B * data**-beta
@@ -48,7 +58,7 @@ def predict(base: Any, R_N: Any, R_D: Any, N: Any, U: Any, num_epochs: Any) -> A
 def saturated(base: Any, R_N: Any, R_D: Any, U: Any) -> Any:
     """The limit: N and the repetitions to infinity, N' = (1 + R_N) N_opt and D' = (1 + R_D) U."""
     E, A, alpha, B, beta = base
-    optimal = (alpha * A / (beta * B)) ** (1 / alpha) * U ** (beta / alpha)
+    optimal = optimal_size(base, U)
     return E + A * ((1 + R_N) * optimal) ** -alpha + B * ((1 + R_D) * U) ** -beta
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dcray.errors import ConfigError, did_you_mean
-from dcray.fit.answer import Answer, Question, answer
+from dcray.fit.answer import Answer, Question, answer, check_compared
 from dcray.fit.paired import Paired, paired
 from dcray.report.cells import Cell, Choice, Left, Place, choose
 from dcray.track.rows import Row
@@ -108,7 +108,8 @@ def analyze(
     """
     if not rows:
         reasons = sorted({one.reason for one in left})[:3]
-        because = f": {len(left)} runs are left out ({'; '.join(reasons)})" if left else ""
+        out = f"{len(left)} runs are" if len(left) > 1 else "1 run is"
+        because = f": {out} left out ({'; '.join(reasons)})" if left else ""
         raise ConfigError(f'study "{study}" has no completed run{because}; train or search first')
     choice = choose(rows, source=asked.source, tags=tags)
     if not choice.cells:
@@ -131,6 +132,7 @@ def _baseline(choice: Choice, asked: Asked) -> tuple[str | None, tuple[str, ...]
             raise ConfigError(
                 f'{option}: no cell has the recipe "{name}"{did_you_mean(name, known)}'
             )
+    check_compared(asked.baseline or "ar", asked.recipes)
     if asked.baseline is not None:
         return asked.baseline, ()
     if "ar" in known or len(known) == 1:
@@ -161,6 +163,7 @@ def _answer(choice: Choice, baseline: str, asked: Asked) -> tuple[Answer | None,
             problems = error.problems
             continue
         if bootstrap != asked.bootstrap:
+            found.no_intervals = tuple(problems)
             found.excluded += [f"no intervals: {problem}" for problem in problems]
         return found, ()
     return None, problems

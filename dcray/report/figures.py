@@ -60,6 +60,15 @@ def _draw(
     return pictures, absent
 
 
+def why_absent(absent: Mapping[str, str]) -> list[tuple[str, str]]:
+    """(names of figures, why they are not there): each reason once."""
+    reasons = dict.fromkeys(absent.values())
+    return [
+        (", ".join(name for name, reason in absent.items() if reason == one), one)
+        for one in reasons
+    ]
+
+
 def save_all(pictures: list[Picture], folder: Path) -> None:
     """Each as PNG and SVG."""
     for picture in counted("figures", pictures):

@@ -13,6 +13,7 @@ from dcray.fit.answer import Answer
 from dcray.fit.text import headline, leading_law, reach
 from dcray.report.analysis import FRESH, Analysis
 from dcray.report.cells import Cell, loss_of
+from dcray.report.figures import why_absent
 from dcray.report.style import Picture, drawing, settle
 from dcray.report.tables import TABLES, Table
 from dcray.track.provenance import provenance
@@ -30,7 +31,7 @@ def page(found: Analysis, pictures: Sequence[Picture], absent: Mapping[str, str]
         beside=qualifications(found),
         sections=_sections(found),
         pictures=[{"svg": _inline(one), "alt": one.alt} for one in pictures],
-        absent=dict(absent),
+        absent=why_absent(absent),
         trials=[
             {"name": cell.name, "table": _filled(trials(cell), f"Trials of {cell.name}")}
             for cell in found.cells

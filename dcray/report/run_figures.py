@@ -139,8 +139,9 @@ def by_size(found: Analysis) -> Drawn:
     bars = "; bars: all seeds of the winner" if seeds else ""
     title = f"Loss by size{bars}"
     best = min(found.cells, key=lambda cell: cell.loss(found.source))
+    where = f"{len(budgets)} budgets" if len(budgets) > 1 else "1 budget"
     alt = (
-        f"Losses by size for {', '.join(found.choice.recipes)} at {len(budgets)} budgets. The "
+        f"Losses by size for {', '.join(found.choice.recipes)} at {where}. The "
         f"lowest is {best.loss(found.source):.3f} nats, {best.name}."
     )
     return title, alt, figure

@@ -58,8 +58,14 @@ def read(
 ) -> Analysis:
     """The study's analysis, with the curves of its winners; beside another study's if asked.
 
-    Raises ConfigError where the record or the study is not there, or has nothing complete.
+    Raises ConfigError where the record or the study is not there, or has nothing complete, and
+    where the other study is this one.
     """
+    if against == study:
+        raise ConfigError(
+            f"--against {against} is the study itself, which differs from itself by nothing: "
+            "name another study"
+        )
     rows, exclusions = runs.results(directory, study=study, tracking_uri=tracking_uri)
     places = {
         (cell.size, cell.unique_tokens, cell.recipe): cell.tags
@@ -107,5 +113,6 @@ def tables_md(found: Analysis, pictures: Sequence[Picture], absent: dict[str, st
         parts += [f"## {title}", *(table.markdown() for table in made)] if made else []
     parts.append("## Figures")
     parts += [f"![{one.alt}]({one.name}.svg)" for one in pictures]
-    parts += [f"- {name} is not here: {reason}" for name, reason in absent.items()]
+    for names, reason in figures.why_absent(absent):
+        parts.append(f"- {names} {'are' if ',' in names else 'is'} not here: {reason}")
     return "\n\n".join(parts) + "\n"

@@ -227,14 +227,14 @@ TABLES: dict[str, tuple[str, Callable[[Analysis], list[Table]]]] = {
 
 
 def brief(found: Analysis) -> list[Table]:
-    """What fits on a screen: of the worth the leading law alone, of pairs the sums, no flags."""
+    """What fits on a screen: of the worth the leading law alone, of pairs the sums."""
     lead = text.leading_law(found.answer) if found.answer else None
     return [
         *(one.only(lambda row: row[0] == lead) for one in worth(found)),
         *recipes(found),
         *(one.only(lambda row: row[2] == ALL) for one in pairs(found)),
         *cells(found),
-        *(replace(one, below=()) for one in fits(found)),
+        *fits(found),
         *beside(found),
     ]
 

@@ -40,13 +40,16 @@ def test_a_grid_too_small_to_resample_is_refused(dclm):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_batched_resample_is_the_fit_of_its_rows(name, dclm):
-    """Brute force: the rows repeated as drawn and fitted one by one, from all starts."""
+    """Brute force: the rows repeated as drawn and fitted one by one, from all starts; in turn in
+    stages and all at once, where the law has stages.
+    """
     whole = fit(name, dclm)
     counts = cell_weights(dclm, 6, len(whole.theta) + 1, seed=2)
     drawn = resample(whole, counts)
-    for count, theta in zip(counts, drawn.theta.T, strict=True):
+    ways = [whole.law, whole.law.whole() or whole.law]
+    for number, (count, theta) in enumerate(zip(counts, drawn.theta.T, strict=True)):
         rows = np.repeat(np.arange(20), count.astype(int))
-        alone = fit_plain(name, dclm.take(rows))
+        alone = fit_plain(ways[number % 2], dclm.take(rows))
         weighted = dataclasses.replace(whole, theta=tuple(theta), points=dclm.take(rows))
         size = np.abs(np.log(1 + weighted.residuals / weighted.points.L)) / 1e-3
         assert np.where(size <= 1, size**2 / 2, size - 0.5).sum() <= alone.cost * (1 + 1e-6) + 1e-6
@@ -96,8 +99,28 @@ def test_more_noise_gives_wider_bands():
     assert widths[1] > 3 * widths[0]
 
 
+def test_a_band_of_a_law_in_stages_holds_both_ways_of_fitting_it(dclm):
+    """On the paper's grid they differ by more than resampling one of them shows."""
+    staged = fit("muennighoff", dclm)
+    at_once = fit_plain(staged.law.whole(), dclm)
+    counts = cell_weights(dclm, 200, 8)
+    low, high = np.quantile(
+        resample(staged, counts).predict(dclm.N, dclm.U, **dclm.more), (0.025, 0.975), axis=0
+    )
+    one, other = (f.predict(dclm.N, dclm.U, **dclm.more) for f in (staged, at_once))
+    assert ((low <= one) & (one <= high)).all()
+    assert ((low <= other) & (other <= high)).all()
+    alone = resample(staged, counts).theta[:, ::2]
+    only = staged.law([p[:, None] for p in alone], dclm.N, dclm.U, **dclm.more)
+    outside = (np.quantile(only, 0.025, axis=0) > other) | (
+        np.quantile(only, 0.975, axis=0) < other
+    )
+    assert outside.sum() >= 2
+    assert resample(staged, counts[:1]).theta.shape == (7, 1)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["chinchilla", "quanta", "softq", "muennighoff_c4"])
+@pytest.mark.parametrize("name", NAMES)
 def test_bands_cover_the_true_loss(name):
     """60 planted grids, noise 0.3 %; the benchmark does 400."""
     random, law = np.random.default_rng(6), plugins.load("laws", name)

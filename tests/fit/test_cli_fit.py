@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import math
+import re
 import sys
 from dataclasses import dataclass
 
@@ -296,8 +297,68 @@ def test_where_losses_do_not_fall_with_size_the_answer_is_at_a_size_that_was_tra
     assert code == 0, err
     (said,) = [line for line in out.splitlines() if line.startswith("mir is worth")]
     assert "at 230k parameters: the limit of infinite models is not identified here" in said
-    low, high = (
-        float(x) for x in said.removeprefix("mir is worth ").split(" times")[0].split(" to ")
-    )
+    ends = re.findall(r"([\d.]+) times \(at (16k|32k|64k|each budget)\)", said)
+    low, high = float(ends[0][0]), float(ends[-1][0])
     assert low <= 1.2 <= high + 0.1
     assert high < 1.5
+
+
+def test_a_range_over_budgets_does_not_look_like_an_interval(run):
+    """Each end stands beside its budget, as the table below has it, and --bootstrap is named."""
+    text = run(lines_of("dclm_ar", "dclm_mir"), "--laws", "softq").output
+    (said,) = [line for line in text.splitlines() if line.startswith("mir is worth")]
+    rows = [line.split() for line in text.splitlines()]
+    ratios = {row[2]: float(row[4]) for row in rows if row[:2] == ["softq", "joint"]}
+    low, high = min(ratios, key=ratios.get), max(ratios, key=ratios.get)
+    low_ratio, high_ratio = (
+        f"{ratios[low]:.2f} times (at {low})",
+        f"{ratios[high]:.2f} times (at {high})",
+    )
+    assert said.startswith(f"mir is worth {low_ratio} to {high_ratio} ar's unique data")
+    assert said.endswith("No interval is drawn: --bootstrap 1000 gives one.")
+    drawn = run(lines_of("dclm_ar", "dclm_mir"), "--laws", "softq", "--bootstrap", "20").output
+    assert "95 % intervals" in drawn
+    assert "No interval is drawn" not in drawn
+
+
+def test_a_baseline_is_not_compared_with_itself(run):
+    result = run(lines_of("dclm_ar", "dclm_mir"), "--baseline", "ar", "--recipe", "ar")
+    assert result.exit_code == 2
+    assert "--recipe ar is the baseline itself, worth 1 of its own data" in result.output
+
+
+NOWHERE = """
+from dcray.laws import Law
+
+
+class Nowhere(Law):
+    kind, name = "laws", "nowhere"
+    names, example = ("E", "A"), (1.0, 1.0)
+
+    def __call__(self, theta, N, U, **more):
+        return theta[0] + theta[1] * float("nan") / (N * U)
+
+    def limit(self, theta, U):
+        return theta[0] + 0 * U
+
+    def bounds(self, grid):
+        return (0.0, 0.0), (10.0, 10.0)
+
+
+PLUGIN = Nowhere
+"""
+
+
+def test_a_law_that_gives_no_number_is_left_out(dcray, tmp_path):
+    (tmp_path / "nowhere.py").write_text(NOWHERE)
+    (tmp_path / "grid.csv").write_text("\n".join(lines_of("dclm_ar", "dclm_mir")))
+    plugin, grid = ("--plugin", tmp_path / "nowhere.py"), tmp_path / "grid.csv"
+    said = "nowhere gave no finite prediction for every cell from any of its 1 start"
+    code, out, err = dcray(*plugin, "fit", grid)
+    assert code == 0, err
+    assert f"left out: law {said}" in out
+    assert "nowhere" not in out.replace(said, "")
+    assert "under softq (lowest AIC)" in out
+    code, out, err = dcray(*plugin, "fit", grid, "--laws", "nowhere,softq")
+    assert (code, out) == (2, "")
+    assert err.strip() == f"error: {said}"

@@ -113,7 +113,9 @@ def test_what_no_fit_can_carry_is_said_and_the_tables_are_there(directory):
     assert "no law is fitted: recipe ar has one budget only" in result.output
     text = (directory / "small" / "analysis" / "tables.md").read_text()
     assert "| 60k 16k ar | 16 | 0.8 | 0.005 | 1 | 3.5000 | 3.7500 | 0.2500 | 2 | 2 |" in text
-    assert "worth is not here: there is no fit: recipe ar has one budget only" in text
+    figures_of_fits = "worth, gap, fits, against-data, asymptotes, residuals are not here"
+    assert f"{figures_of_fits}: there is no fit: recipe ar has one budget only" in text
+    assert text.count("there is no fit: recipe ar has one budget only") == 1
     assert "validation-over-epochs is not here: no winner was validated more than once" in text
     assert (directory / "small" / "analysis" / "loss-by-size.svg").exists()
 
@@ -146,6 +148,21 @@ def test_cells_csv_read_back_gives_the_same_figures(record, source):
         assert ours[part] == theirs[part], part
     assert ours["laws"]["softq"]["intervals"]["alpha"] is not None
     assert set(theirs["excluded"]) <= set(ours["excluded"])
+
+
+def test_the_terminal_shows_what_no_grid_identifies_as_fit_does(directory):
+    """The paper's cells: E and the amplitudes of SoftQ are sloppy there."""
+    with Store.open(directory, study="paper") as store:
+        for row in published.rows("dclm_ar"):
+            cell = Cell("paper", f"{row.num_params // 10**6}m", row.unique_tokens, "ar")
+            found = {"epochs": int(row.num_epochs), "num_params": row.num_params}
+            plant(store, cell, loss=row.val_loss, **found)
+    said = invoke("analyze", "paper", "--dir", directory, "--bootstrap", "0")
+    assert said.exit_code == 0, said.output
+    fitted = invoke("fit", directory / "paper" / "analysis" / "cells.csv").output
+    notes = [line.strip() for line in fitted.splitlines() if "is not identified:" in line]
+    assert any(note.startswith("softq: E is not identified: from") for note in notes)
+    assert not [note for note in notes if note not in " ".join(said.output.split())]
 
 
 def test_the_folder_holds_everything_and_so_do_the_artifacts(record):
@@ -305,7 +322,7 @@ def test_a_study_without_a_completed_run(directory):
         plant(store, Cell("bad", "60k", 16_000, "ar"), loss=0, end="diverge")
     result = invoke("analyze", "bad", "--dir", directory)
     assert result.exit_code == 2
-    assert 'study "bad" has no completed run: 1 runs are left out' in result.output
+    assert 'study "bad" has no completed run: 1 run is left out' in result.output
     assert "it is diverged" in result.output
     assert not (directory / "bad" / "analysis").exists()
 
@@ -318,6 +335,9 @@ def test_a_study_without_a_completed_run(directory):
         (("small", "--recipe", "mri"), '--recipe: no cell has the recipe "mri"'),
         (("small", "--from", "confirm"), "--from must be one of confirmed, search"),
         (("small", "--against", "nothing"), 'STUDY must be on record, got "nothing"'),
+        (("small", "--against", "small"), "--against small is the study itself"),
+        (("small", "--recipe", "ar"), "--recipe ar is the baseline itself"),
+        (("small", "--recipe", "mir", "--baseline", "mir"), "--recipe mir is the baseline itself"),
         (("nowhere.toml",), "nowhere.toml cannot be read"),
     ],
 )
