@@ -1,11 +1,16 @@
 """dcray eval, gap and export as a user gives them: what they answer, write and refuse."""
 
 import json
+import resource
 import shutil
 
 import pytest
+import torch
 
 from dcray.corpus.prepare import prepare
+from dcray.errors import ConfigError
+from dcray.evals.export import export
+from dcray.evals.run import find_run
 from dcray.sources import parse
 from dcray.track import runs
 from dcray.track.find import find
@@ -215,3 +220,31 @@ def test_your_own_tasks_come_from_a_folder(record, dcray, tmp_path):
                          *where(record))  # fmt: skip
     assert code == 0
     assert "mine" in out
+
+
+@pytest.mark.parametrize("place", ["/proc/model", "/proc/deep/model", "FILE/model"])
+def test_an_export_to_a_place_that_cannot_be_written_is_a_sentence(record, dcray, tmp_path, place):
+    """/proc takes no folder of anybody's, root included; nor does a file."""
+    (tmp_path / "file").write_text("a file")
+    target = place.replace("FILE", str(tmp_path / "file"))
+    before = sorted(tmp_path.rglob("*"))
+    code, _, said = dcray("export", record.name("ar"), "--out", target, *where(record))
+    assert code == 2
+    assert f"--out must be a folder that can be made and written, got {target} (" in said
+    assert "name another" in said
+    assert "Traceback" not in said
+    assert [path for path in sorted(tmp_path.rglob("*")) if path not in before] == []
+
+
+def test_an_export_to_a_full_disk_leaves_nothing(record, dcray, tmp_path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    run = find_run(record.directory, record.name("ar")).load(
+        torch.device("cpu"), precision="float32"
+    )
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2048, hard))
+    try:
+        with pytest.raises(ConfigError, match="make room there, or name another"):
+            export(run, tmp_path / "out" / "model")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert list((tmp_path / "out").iterdir()) == []
