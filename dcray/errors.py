@@ -17,6 +17,10 @@ class ConfigError(ValueError):
         return type(self), (self.problems,)
 
 
+class RecordAwayError(RuntimeError):
+    """The record could not be reached for the stated time; what was buffered is kept."""
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """' (did you mean "wsd"?)' for the nearest of `known`, else ' (one of: ...)'."""
     choices = sorted(known)

@@ -28,7 +28,7 @@ from dcray.cli.search import search
 from dcray.cli.sizes import sizes
 from dcray.cli.status import status
 from dcray.cli.train import train
-from dcray.errors import ConfigError
+from dcray.errors import ConfigError, RecordAwayError
 
 INTERRUPTED = 130  # how typer passes a Ctrl-C on
 PACKAGES = (
@@ -86,6 +86,9 @@ def main() -> None:
         for problem in error.problems:
             err.print(f"error: {problem}", markup=False)
         sys.exit(BAD_INPUT)
+    except RecordAwayError as error:
+        err.print(f"error: {error}", markup=False)
+        sys.exit(STOPPED)
     except (KeyboardInterrupt, typer.Abort):
         err.print("stopped; run the same command again to go on", markup=False)
         sys.exit(STOPPED)

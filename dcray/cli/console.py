@@ -27,7 +27,7 @@ def print_wide(table: Any) -> None:
 
 def address_line(directory: Path, tracking_uri: str | None) -> str:
     """The command that opens the record in MLflow's UI, or its address."""
-    from dcray.track.connect import redacted, resolve_uri
+    from dcray.track.address import redacted, resolve_uri
 
     uri = redacted(resolve_uri(directory, tracking_uri))
     if uri.startswith("http"):
