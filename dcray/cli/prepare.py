@@ -8,8 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from dcray.cli.console import out, progress_bar
+from dcray.cli.console import err, out, progress_bar
 from dcray.errors import ConfigError
+
+SMALL_VOCABULARY = 512  # the 256 bytes are in every one, used or not
 
 
 def prepare(
@@ -46,8 +48,8 @@ def prepare(
     dcray prepare huggingface:dclm --out corpora/dclm --tokenizer gpt2
     --budgets 100m,200m,300m,400m --val-tokens 10m
 
-    dcray prepare tokens:rows.pt --option validation=val.pt --out corpora/rows
-    --budgets 100m --val-tokens 10m
+    dcray prepare tokens:rows.pt --option vocabulary=gpt2 --option validation=val.pt
+    --out corpora/rows --budgets 100m --val-tokens 10m
     """
     from dcray.corpus.prepare import prepare as prepare_corpus
     from dcray.sources import parse
@@ -69,6 +71,8 @@ def prepare(
         out.print_json(json.dumps(manifest.model_dump(mode="json")))
         return
     _print_corpus(folder, manifest, there)
+    if warning := _dead_ids(manifest):
+        err.print(f"warning: {warning}", markup=False)
 
 
 def _counts(**texts: str) -> dict[str, list[int]]:
@@ -108,6 +112,7 @@ def _print_corpus(folder: Path, manifest: Any, there: bool) -> None:
         "source": _source_line(manifest.source),
         "tokenizer": f"{tokenizer.name}, {tokenizer.vocab_size:,} ids, kept as {manifest.dtype}",
         "training": _part_line(train, unit),
+        "used ids": f"{manifest.used_ids or 0:,} of {tokenizer.vocab_size:,} occur in training",
         "available": f"{about}{manifest.available_tokens:,} tokens for training in the source",
         "validation": _part_line(validation, unit),
         "budgets": ", ".join(f"{budget.tokens:,}" for budget in manifest.budgets),
@@ -122,6 +127,19 @@ def _print_corpus(folder: Path, manifest: Any, there: bool) -> None:
     out.print(f"[bold]{folder}[/bold] {'is already there' if there else 'is prepared'}")
     for name, text in rows.items():
         out.print(f"  {name:<11} {text}", markup=False)
+
+
+def _dead_ids(manifest: Any) -> str:
+    """A sentence where most ids of a vocabulary of text never occur in training, else ""."""
+    used, size = manifest.used_ids, manifest.tokenizer.vocab_size
+    if used is None or 2 * used >= size or size < SMALL_VOCABULARY or manifest.split == "row":
+        return ""
+    smaller = max(1 << (used.bit_length() - 1), 2 * 256)
+    return (
+        f"{size - used:,} of the {size:,} ids of {manifest.tokenizer.name} never occur in the "
+        f"{manifest.train.tokens:,} training tokens: their embeddings are parameters that nothing "
+        f"trains; a smaller vocabulary fits (--tokenizer bpe:{smaller}), or a larger budget"
+    )
 
 
 def _part_line(part: Any, unit: str) -> str:
