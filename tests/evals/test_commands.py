@@ -1,8 +1,11 @@
 """dcray eval, gap and export as a user gives them: what they answer, write and refuse."""
 
 import json
+import os
 import resource
 import shutil
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -248,3 +251,21 @@ def test_an_export_to_a_full_disk_leaves_nothing(record, dcray, tmp_path):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.parametrize("offline", ["1", pytest.param("0", marks=pytest.mark.slow)])
+def test_tasks_whose_data_are_away_are_one_sentence(record, tmp_path, offline):
+    """As a user has it: a process of its own, a hub that refuses, no cache; not a line beside."""
+    done = subprocess.run(
+        [sys.executable, "-m", "dcray", "eval", record.name("ar"), "--tasks", "arc_easy,boolq",
+         *map(str, where(record))],
+        capture_output=True, text=True, check=False, timeout=280,
+        env={**os.environ, "HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path),
+             "HF_HUB_OFFLINE": offline},
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith('error: the data of "arc_easy" (')
+    assert 'load_dataset("allenai/ai2_arc", "ARC-Easy"); load_dataset(' in line
+    assert line.endswith("nothing was evaluated")
