@@ -6,6 +6,7 @@ What is slow to import (Ray, torch, MLflow, pydantic) is imported inside the com
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ import typer
 
 from dcray import __version__, cluster
 from dcray.cli.analyze import analyze
-from dcray.cli.console import BAD_INPUT, STOPPED, err, naming, out
+from dcray.cli.console import BAD_INPUT, STOPPED, err, naming, out, plain
 from dcray.cli.eval import eval
 from dcray.cli.export import export
 from dcray.cli.fit import fit, reproduce
@@ -76,6 +77,8 @@ app.command()(reproduce)
 def main() -> None:
     """Run the command; a user's mistake is "error: ..." and exit code 2, never a traceback."""
     cluster.set_environment()
+    if plain():
+        os.environ["_TYPER_FORCE_DISABLE_TERMINAL"] = "1"  # of typer's own help and errors
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         code = app(standalone_mode=False)
