@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 
 
 class ConfigError(ValueError):
@@ -21,9 +21,14 @@ class RecordAwayError(RuntimeError):
     """The record could not be reached for the stated time; what was buffered is kept."""
 
 
+def plural(count: float, noun: str) -> str:
+    """ "1 document", "2,000 documents"."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """' (did you mean "wsd"?)' for the nearest of `known`, else ' (one of: ...)'."""
-    choices = sorted(known)
+    """' (did you mean "wsd"?)' for the nearest of `known`, else all in order (one of: ...)."""
+    choices = sorted(known) if isinstance(known, Set) else list(dict.fromkeys(known))
     near = difflib.get_close_matches(name, choices, n=1, cutoff=0.6)
     if near:
         return f' (did you mean "{near[0]}"?)'

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from dcray.cli.console import err, out, progress_bar
-from dcray.errors import ConfigError
+from dcray.errors import ConfigError, plural
 
 SMALL_VOCABULARY = 512  # the 256 bytes are in every one, used or not
 
@@ -106,7 +106,7 @@ def _options(pairs: list[str] | None) -> dict[str, Any]:
 def _print_corpus(folder: Path, manifest: Any, there: bool) -> None:
     train, validation, tokenizer = manifest.train, manifest.validation, manifest.tokenizer
     overlap = manifest.overlap
-    unit = "documents" if manifest.split == "document" else "rows"
+    unit = "document" if manifest.split == "document" else "row"
     about = "" if manifest.available_exact else "about "
     rows = {
         "source": _source_line(manifest.source),
@@ -116,12 +116,12 @@ def _print_corpus(folder: Path, manifest: Any, there: bool) -> None:
         "available": f"{about}{manifest.available_tokens:,} tokens for training in the source",
         "validation": _part_line(validation, unit),
         "budgets": ", ".join(f"{budget.tokens:,}" for budget in manifest.budgets),
-        "shared": f"{overlap.shared_documents:,} {unit} in both validation and training",
-        "copies": f"{overlap.duplicates_removed:,} exact ones left out",
+        "shared": f"{plural(overlap.shared_documents, unit)} in both validation and training",
+        "copies": f"{overlap.duplicates_removed:,} exact, left out",
     }
     if manifest.invalid_utf8.count:
         bad = manifest.invalid_utf8
-        rows["bad UTF-8"] = f"{bad.count:,} sequences replaced, in {_named(bad)}"
+        rows["bad UTF-8"] = f"{plural(bad.count, 'sequence')} replaced, in {_named(bad)}"
     if manifest.empty_documents.count:
         rows["empty"] = f"left out: {_named(manifest.empty_documents)}"
     out.print(f"[bold]{folder}[/bold] {'is already there' if there else 'is prepared'}")
@@ -144,12 +144,12 @@ def _dead_ids(manifest: Any) -> str:
 
 def _part_line(part: Any, unit: str) -> str:
     text = "" if part.source_bytes is None else f" ({part.source_bytes:,} bytes of text)"
-    return f"{part.tokens:,} tokens of {part.documents:,} {unit}{text}"
+    return f"{plural(part.tokens, 'token')} of {plural(part.documents, unit)}{text}"
 
 
 def _named(notes: Any) -> str:
     few = ", ".join(notes.examples) + (", ..." if notes.documents > len(notes.examples) else "")
-    return f"{notes.documents:,} documents ({few})"
+    return f"{plural(notes.documents, 'document')} ({few})"
 
 
 def _source_line(source: dict[str, Any]) -> str:

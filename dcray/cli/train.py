@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dcray.cli.console import BAD_INPUT, DONE, NOTHING, SOME_FAILED, STOPPED, address_line, err, out
-from dcray.errors import ConfigError
+from dcray.errors import ConfigError, plural
 
 if TYPE_CHECKING:
     from dcray.config import RunConfig
@@ -185,10 +185,10 @@ def _dry_run(
     rows = {
         "model": f"{f['size']}, {f['num_params']:,} parameters, {f['num_non_embedding_params']:,} "
         f"without embeddings; vocabulary {vocab_size:,} ({source})",
-        "data": f"{f['unique_tokens']:,} unique tokens in {f['num_rows']:,} rows x "
-        f"{f['num_epochs']} epochs = {f['train_tokens']:,} tokens seen",
-        "steps": f"{f['num_steps']:,} of {f['batch_size']} sequences = {f['num_workers']} x "
-        f"{f['num_microbatches']} micro-batches of {f['microbatch_size']}; "
+        "data": f"{f['unique_tokens']:,} unique tokens in {plural(f['num_rows'], 'row')} x "
+        f"{plural(f['num_epochs'], 'epoch')} = {f['train_tokens']:,} tokens seen",
+        "steps": f"{f['num_steps']:,} of {plural(f['batch_size'], 'sequence')} = "
+        f"{f['num_workers']} x {f['num_microbatches']} micro-batches of {f['microbatch_size']}; "
         f"warm-up {f['warmup_steps']:,}",
         "tau": f"{f['tau']:.3g} epochs (decay timescale)",
         "FLOPs": f"{f['training_flops']:.3e} exact causal, {f['flops_6nd']:.3e} by 6ND",
