@@ -62,7 +62,11 @@ def train(
 
     dcray train size=1.4b optim.weight_decay=3.2 --dry-run
     """
+    from dcray.sections import batch_warning
+
     config = _config(items or [], workers)
+    if (warning := batch_warning(config.batch_size, config.usable_rows)) and not (quiet or as_json):
+        err.print(f"warning: {warning}", markup=False)
     if dry_run:
         _dry_run(config, corpus, directory, tracking_uri, as_json=as_json)
         return

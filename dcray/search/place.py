@@ -117,8 +117,9 @@ def _refuse_hopeless(config: RunConfig, machine: Machine) -> None:
         raise ConfigError(
             f"{config.size_name} for {plural(config.num_epochs, 'epoch')} of "
             f"{config.unique_tokens:,} tokens takes about {days:,.0f} days on a CPU, "
-            f"and {missing_gpu()}. Run it on a GPU, try a mini size (dcray sizes lists them, for example "
-            "size=226k data.unique_tokens=64k data.seq_len=128 batch_size=8), or insist with runtime.device=cpu"
+            f"and {missing_gpu()}. Run it on a GPU, try a mini size (dcray sizes lists them, "
+            "for example size=226k data.unique_tokens=64k data.seq_len=128 batch_size=8), or "
+            "insist with runtime.device=cpu"
         )
 
 
