@@ -147,6 +147,7 @@ def test_a_dry_run_needs_no_corpus(dcray, tmp_path, monkeypatch):
     assert (code, err) == (0, "")
     for said in ("257,190,400 parameters", "exact causal", "by 6ND", "warm-up", "GiB", "table in"):
         assert said in out
+    assert "0.715 MB on disk" in dcray("train", "size=60k", "--dry-run")[1]
     code, out, _ = dcray("train", "size=257m", "--dry-run", "--json")
     found = json.loads(out)
     assert (code, found["num_params"]) == (0, 257_190_400)

@@ -112,7 +112,7 @@ def _print_corpus(folder: Path, manifest: Any, there: bool) -> None:
         "source": _source_line(manifest.source),
         "tokenizer": f"{tokenizer.name}, {tokenizer.vocab_size:,} ids, kept as {manifest.dtype}",
         "training": _part_line(train, unit),
-        "used ids": f"{manifest.used_ids or 0:,} of {tokenizer.vocab_size:,} occur in training",
+        "used ids": f"{_number(manifest.used_ids)} of {tokenizer.vocab_size:,} occur in training",
         "available": f"{about}{manifest.available_tokens:,} tokens for training in the source",
         "validation": _part_line(validation, unit),
         "budgets": ", ".join(f"{budget.tokens:,}" for budget in manifest.budgets),
@@ -127,6 +127,10 @@ def _print_corpus(folder: Path, manifest: Any, there: bool) -> None:
     out.print(f"[bold]{folder}[/bold] {'is already there' if there else 'is prepared'}")
     for name, text in rows.items():
         out.print(f"  {name:<11} {text}", markup=False)
+
+
+def _number(count: int | None) -> str:
+    return "not counted," if count is None else f"{count:,}"
 
 
 def _dead_ids(manifest: Any) -> str:

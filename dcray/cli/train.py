@@ -198,12 +198,17 @@ def _dry_run(
         "FLOPs": f"{f['training_flops']:.3e} exact causal, {f['flops_6nd']:.3e} by 6ND",
         "memory": f"{f['memory_bytes'] / gib:.2f} GiB a device: {f['state_bytes'] / gib:.2f} of "
         f"weights and optimizer, {f['activation_bytes'] / gib:.2f} of activations",
-        "checkpoint": f"{f['checkpoint_bytes'] / 1e9:.3g} GB on disk",
+        "checkpoint": f"{_on_disk(f['checkpoint_bytes'])} on disk",
         "time": f"{duration(found.seconds)} on {f['num_workers']} x {found.device} "
         f"(from {found.seconds_from})",
     }
     for name, text in rows.items():
         out.print(f"{name:<11} {text}", markup=False)
+
+
+def _on_disk(size: float) -> str:
+    """ "17.3 GB", "0.715 MB"."""
+    return f"{size / 1e9:.3g} GB" if size >= 1e9 else f"{size / 1e6:.3g} MB"
 
 
 def _device(config: RunConfig) -> str:
