@@ -7,16 +7,19 @@ what cannot be joined is refused within half a minute.
 
 from __future__ import annotations
 
+import atexit
 import functools
 import os
 import shutil
 import signal
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import psutil
 
@@ -87,6 +90,10 @@ def _hush() -> None:
     from ray._private import worker
 
     worker.print_to_stdstream = lambda *_, **__: None
+    colorama: Any = sys.modules.get("colorama.initialise")
+    if colorama is not None:  # else it ends every command on a terminal with an escape sequence
+        colorama.atexit_done = True
+        atexit.unregister(colorama.reset_all)
 
 
 @contextmanager

@@ -18,6 +18,15 @@ class ConfigError(ValueError):
         return type(self), (self.problems,)
 
 
+class RecordAwayError(RuntimeError):
+    """The record could not be reached for the stated time; what was buffered is kept."""
+
+
+def plural(count: float, noun: str) -> str:
+    """ "1 document", "2,000 documents"."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def _by_value(name: str) -> tuple[bool, float, str]:
     """Where a name stands in a list: counts such as 72m by value, then words by letter."""
     count = re.fullmatch(r"(\d+\.?\d*)([kmb]?)", name)

@@ -13,13 +13,13 @@ Listener = Callable[[str, int, int | None], None]  # stage, done, total (None: n
 _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
 
 
-def counted(stage: str, items: Iterable[T], *, total: int | None = None) -> Iterator[T]:
-    """The items, each told as it is taken and when it is done; total: where they have no length."""
+def counted(stage: str, items: Iterable[T]) -> Iterator[T]:
+    """The items; how many are done is told at the start and behind each of them."""
     listener = _listener.get()
     if listener is None:
         yield from items
         return
-    total = len(items) if total is None and isinstance(items, Sequence) else total
+    total = len(items) if isinstance(items, Sequence) else None
     listener(stage, 0, total)
     for number, item in enumerate(items, start=1):
         yield item

@@ -88,6 +88,18 @@ def batch_problems(batch_size: int, workers: int, microbatch_size: int | None) -
     return [f"batch_size ({batch_size}) must be {rule} ({product}); nearest: {nearest}"]
 
 
+def batch_warning(batch_size: int, num_rows: int) -> str:
+    """What a batch of more than all rows means, with a remedy; "" where it is smaller."""
+    if batch_size <= num_rows:
+        return ""
+    epoch, smaller = num_rows / batch_size, 1 << max(0, (num_rows // 16).bit_length() - 1)
+    return (
+        f"batch_size ({batch_size:,}) is more than the {num_rows:,} rows that are trained on: an "
+        f"epoch is {epoch:.2g} of a step, and a step sees rows more than once; try batch_size="
+        f"{smaller}, or get more rows by a larger data.unique_tokens or a shorter data.seq_len"
+    )
+
+
 class ShapeConfig(Frozen):
     """The shape of the transformer, written out; a size's name stands for one."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -65,6 +66,11 @@ def usual_vocab_size(size: str) -> int:
 def pad_vocab(vocab_size: int) -> int:
     """The vocabulary up to a multiple of 64; padding counts as parameters, never as a target."""
     return -(-vocab_size // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
+
+
+def size_order(size: str) -> float:
+    """Where a size stands among others: its parameters; inf for a name that is no size of ours."""
+    return num_params(SIZES[size], usual_vocab_size(size)) if size in SIZES else math.inf
 
 
 def num_params(shape: Shape, vocab_size: int) -> int:

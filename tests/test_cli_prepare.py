@@ -2,11 +2,13 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 
 from dcray import cli
@@ -44,6 +46,25 @@ def test_a_corpus_and_its_summary(monkeypatch, capsys, texts, tmp_path, ray_sess
     assert "is already there" in out
     code, out, _ = run(monkeypatch, capsys, *words, "--json")
     assert json.loads(out)["train"]["tokens"] == 2000
+
+
+def test_a_vocabulary_that_is_mostly_dead_is_told_with_figures(
+    monkeypatch, capsys, texts, tmp_path, ray_session
+):
+    rng = np.random.default_rng(0)
+    for number in range(20):
+        letters = rng.choice(list("abcdefghijklmnop      "), 2000)
+        (texts / f"{number}.txt").write_text("".join(letters))
+    asked = ["--budgets", "1k", "--val-tokens", "500", "--tokenizer", "bpe:700"]
+    code, out, err = run(
+        monkeypatch, capsys, "prepare", f"files:{texts}", "--out", tmp_path / "c", *asked
+    )
+    assert code == 0
+    used = int(re.search(r"used ids +(\d+) of 700 occur in training", out).group(1))
+    held = np.unique(Corpus.open(tmp_path / "c").tokens())
+    assert used == len(held) < 350
+    assert err.startswith(f"warning: {700 - used} of the 700 ids of bpe:700 never occur in the")
+    assert "--tokenizer bpe:512" in err
 
 
 @pytest.mark.parametrize(

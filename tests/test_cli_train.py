@@ -125,12 +125,29 @@ def test_a_dry_run_uses_what_this_store_measured(dcray, tiny_corpus, directory):
     assert found["num_steps"] == 16
 
 
+def test_a_batch_of_more_than_all_rows_is_told_with_figures(dcray, tiny_corpus, tmp_path):
+    """500 tokens are 31 rows of 16: half a batch of 62."""
+    asked = words(tiny_corpus, tmp_path / "runs", "--dry-run")
+    code, _, err = dcray(*asked, "batch_size=62")
+    assert code == 0
+    assert err.startswith("warning: batch_size (62) is more than the 31 rows that are trained on")
+    assert (
+        "an epoch is 0.5 of a step, and a step sees rows more than once; try batch_size=1, " in err
+    )
+    assert dcray(*asked, "batch_size=31")[2] == ""
+    assert dcray(*asked, "batch_size=62", "--json")[2] == ""
+    code, _, err = dcray(*words(tiny_corpus, tmp_path / "runs", "batch_size=62", "num_epochs=1"))
+    assert code == 0
+    assert err.startswith("warning: batch_size (62) is more than the 31 rows")
+
+
 def test_a_dry_run_needs_no_corpus(dcray, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code, out, err = dcray("train", "size=257m", "--dry-run")
     assert (code, err) == (0, "")
     for said in ("257,190,400 parameters", "exact causal", "by 6ND", "warm-up", "GiB", "table in"):
         assert said in out
+    assert "0.715 MB on disk" in dcray("train", "size=60k", "--dry-run")[1]
     code, out, _ = dcray("train", "size=257m", "--dry-run", "--json")
     found = json.loads(out)
     assert (code, found["num_params"]) == (0, 257_190_400)

@@ -4,6 +4,7 @@ import json
 import math
 import re
 import shlex
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 
 from dcray import plugins
 from dcray.cli import app
+from dcray.cli.cells import HEADS
 from dcray.cli.prepare import _counts, _options
 from dcray.cli.train import _config
 from dcray.sources import parse
@@ -160,6 +162,27 @@ def test_the_law_of_the_readme_is_fitted(beside, dcray):
     assert json.loads(out)["laws"]["halves"]["theta"] == pytest.approx(
         {"E": 2.0, "A": 0.02, "B": 0.05}, rel=1e-3
     )
+
+
+def test_the_words_and_columns_that_a_newcomer_meets_are_explained():
+    words = re.findall(r"^\| ([^|]+) \| [^|]+ \|$", README.partition("## Two commands")[0], re.M)
+    told = {word for cell in words[1:] for word in cell.split(", ")}
+    assert {"AR", "MIR", "like for like", "null", "SoftQ", "tau", "cell", "budget"} <= told
+    assert len(words) - 1 <= 10  # less the head
+    table = README.partition("At its end, or at any time from anywhere by")[2]
+    columns = table.partition("**Plan before you pay.**")[0]
+    assert [head for head, _, _ in HEADS[2:] if f"`{head}`" not in columns] == []
+
+
+def test_no_first_run_lands_in_the_study_that_a_search_makes():
+    searched = {tomllib.loads(block).get("study") for block in blocks("toml")}
+    trained = {
+        words[words.index("--study") + 1]
+        for words in COMMANDS
+        if "train" in words and "--study" in words
+    }
+    assert trained
+    assert not trained & searched
 
 
 def test_the_tests_that_the_readme_names_exist():

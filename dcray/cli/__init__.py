@@ -6,6 +6,7 @@ What is slow to import (Ray, torch, MLflow, pydantic) is imported inside the com
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ import typer
 
 from dcray import __version__, cluster
 from dcray.cli.analyze import analyze
-from dcray.cli.console import BAD_INPUT, STOPPED, err, naming, out
+from dcray.cli.console import BAD_INPUT, STOPPED, err, naming, out, plain
 from dcray.cli.eval import eval
 from dcray.cli.export import export
 from dcray.cli.fit import fit, reproduce
@@ -28,7 +29,7 @@ from dcray.cli.search import search
 from dcray.cli.sizes import sizes
 from dcray.cli.status import status
 from dcray.cli.train import train
-from dcray.errors import ConfigError
+from dcray.errors import ConfigError, RecordAwayError
 
 INTERRUPTED = 130  # how typer passes a Ctrl-C on
 PACKAGES = (
@@ -76,6 +77,8 @@ app.command()(reproduce)
 def main() -> None:
     """Run the command; a user's mistake is "error: ..." and exit code 2, never a traceback."""
     cluster.set_environment()
+    if plain():
+        os.environ["_TYPER_FORCE_DISABLE_TERMINAL"] = "1"  # of typer's own help and errors
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         code = app(standalone_mode=False)
@@ -86,6 +89,9 @@ def main() -> None:
         for problem in error.problems:
             err.print(f"error: {problem}", markup=False)
         sys.exit(BAD_INPUT)
+    except RecordAwayError as error:
+        err.print(f"error: {error}", markup=False)
+        sys.exit(STOPPED)
     except (KeyboardInterrupt, typer.Abort):
         err.print("stopped; run the same command again to go on", markup=False)
         sys.exit(STOPPED)

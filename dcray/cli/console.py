@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,20 +15,33 @@ from dcray.progress import Listener, heard_by
 
 DONE, NOTHING, BAD_INPUT, STOPPED, SOME_FAILED = 0, 1, 2, 3, 4
 
-out = Console(highlight=False, soft_wrap=True)
-err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+def plain() -> bool:
+    """Whether no escape sequence is wanted (NO_COLOR) or understood (TERM=dumb): bold neither."""
+    return bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") in ("dumb", "unknown")
+
+
+def screen(**options: Any) -> Console:
+    """A console; a plain one is no terminal, so nothing on it is live."""
+    if plain():
+        options |= {"force_terminal": False, "color_system": None}
+    return Console(highlight=False, soft_wrap=True, **options)
+
+
+out = screen()
+err = screen(stderr=True)
 
 
 def print_wide(table: Any) -> None:
     """A table on the output, each row on one line however narrow the screen is."""
-    wide = Console(file=out.file, width=10_000, highlight=False, soft_wrap=True)
+    wide = screen(file=out.file, width=10_000)
     wide.width = max(out.width, wide.measure(table).maximum)
     wide.print(table)
 
 
 def address_line(directory: Path, tracking_uri: str | None) -> str:
     """The command that opens the record in MLflow's UI, or its address."""
-    from dcray.track.connect import redacted, resolve_uri
+    from dcray.track.address import redacted, resolve_uri
 
     uri = redacted(resolve_uri(directory, tracking_uri))
     if uri.startswith("http"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dcray.cli.console import out, print_wide
+from dcray.errors import plural
 
 if TYPE_CHECKING:
     from dcray.search.compare import Comparison
@@ -90,7 +91,7 @@ def print_suggestion(
     )
     for one, weight in found.used:
         out.print(
-            f"  {weight:4.0%}  {one.name}: {one.num_epochs:g} epochs, lr {one.lr:g}, "
+            f"  {weight:4.0%}  {one.name}: {plural(one.num_epochs, 'epoch')}, lr {one.lr:g}, "
             f"tau {one.tau:.3g}",
             markup=False,
         )

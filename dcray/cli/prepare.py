@@ -8,8 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from dcray.cli.console import out, progress_bar
-from dcray.errors import ConfigError
+from dcray.cli.console import err, out, progress_bar
+from dcray.errors import ConfigError, plural
+
+SMALL_VOCABULARY = 512  # the 256 bytes are in every one, used or not
 
 
 def prepare(
@@ -46,8 +48,8 @@ def prepare(
     dcray prepare huggingface:dclm --out corpora/dclm --tokenizer gpt2
     --budgets 100m,200m,300m,400m --val-tokens 10m
 
-    dcray prepare tokens:rows.pt --option validation=val.pt --out corpora/rows
-    --budgets 100m --val-tokens 10m
+    dcray prepare tokens:rows.pt --option vocabulary=gpt2 --option validation=val.pt
+    --out corpora/rows --budgets 100m --val-tokens 10m
     """
     from dcray.corpus.prepare import prepare as prepare_corpus
     from dcray.sources import parse
@@ -69,6 +71,8 @@ def prepare(
         out.print_json(json.dumps(manifest.model_dump(mode="json")))
         return
     _print_corpus(folder, manifest, there)
+    if warning := _dead_ids(manifest):
+        err.print(f"warning: {warning}", markup=False)
 
 
 def _counts(**texts: str) -> dict[str, list[int]]:
@@ -102,21 +106,22 @@ def _options(pairs: list[str] | None) -> dict[str, Any]:
 def _print_corpus(folder: Path, manifest: Any, there: bool) -> None:
     train, validation, tokenizer = manifest.train, manifest.validation, manifest.tokenizer
     overlap = manifest.overlap
-    unit = "documents" if manifest.split == "document" else "rows"
+    unit = "document" if manifest.split == "document" else "row"
     about = "" if manifest.available_exact else "about "
     rows = {
         "source": _source_line(manifest.source),
         "tokenizer": f"{tokenizer.name}, {tokenizer.vocab_size:,} ids, kept as {manifest.dtype}",
         "training": _part_line(train, unit),
+        "used ids": f"{_number(manifest.used_ids)} of {tokenizer.vocab_size:,} occur in training",
         "available": f"{about}{manifest.available_tokens:,} tokens for training in the source",
         "validation": _part_line(validation, unit),
         "budgets": ", ".join(f"{budget.tokens:,}" for budget in manifest.budgets),
-        "shared": f"{overlap.shared_documents:,} {unit} in both validation and training",
-        "copies": f"{overlap.duplicates_removed:,} exact ones left out",
+        "shared": f"{plural(overlap.shared_documents, unit)} in both validation and training",
+        "copies": f"{overlap.duplicates_removed:,} exact, left out",
     }
     if manifest.invalid_utf8.count:
         bad = manifest.invalid_utf8
-        rows["bad UTF-8"] = f"{bad.count:,} sequences replaced, in {_named(bad)}"
+        rows["bad UTF-8"] = f"{plural(bad.count, 'sequence')} replaced, in {_named(bad)}"
     if manifest.empty_documents.count:
         rows["empty"] = f"left out: {_named(manifest.empty_documents)}"
     out.print(f"[bold]{folder}[/bold] {'is already there' if there else 'is prepared'}")
@@ -124,14 +129,31 @@ def _print_corpus(folder: Path, manifest: Any, there: bool) -> None:
         out.print(f"  {name:<11} {text}", markup=False)
 
 
+def _number(count: int | None) -> str:
+    return "not counted," if count is None else f"{count:,}"
+
+
+def _dead_ids(manifest: Any) -> str:
+    """A sentence where most ids of a vocabulary of text never occur in training, else ""."""
+    used, size = manifest.used_ids, manifest.tokenizer.vocab_size
+    if used is None or 2 * used >= size or size < SMALL_VOCABULARY or manifest.split == "row":
+        return ""
+    smaller = max(1 << (used.bit_length() - 1), 2 * 256)
+    return (
+        f"{size - used:,} of the {size:,} ids of {manifest.tokenizer.name} never occur in the "
+        f"{manifest.train.tokens:,} training tokens: their embeddings are parameters that nothing "
+        f"trains; a smaller vocabulary fits (--tokenizer bpe:{smaller}), or a larger budget"
+    )
+
+
 def _part_line(part: Any, unit: str) -> str:
     text = "" if part.source_bytes is None else f" ({part.source_bytes:,} bytes of text)"
-    return f"{part.tokens:,} tokens of {part.documents:,} {unit}{text}"
+    return f"{plural(part.tokens, 'token')} of {plural(part.documents, unit)}{text}"
 
 
 def _named(notes: Any) -> str:
     few = ", ".join(notes.examples) + (", ..." if notes.documents > len(notes.examples) else "")
-    return f"{notes.documents:,} documents ({few})"
+    return f"{plural(notes.documents, 'document')} ({few})"
 
 
 def _source_line(source: dict[str, Any]) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from dcray.cli.cells import cells_table
 from dcray.cli.console import err
 from dcray.cli.view import duration
+from dcray.errors import plural
 from dcray.search.queue import Ended
 from dcray.search.request import Request
 from dcray.search.standing import CellLine
@@ -64,7 +65,7 @@ class SearchView:
         lines = self.lines()
         planned, left = sum(x.planned for x in lines), sum(x.left for x in lines)
         hours = sum(line.device_seconds for line in lines) / 3600
-        text = f"{planned - left} of {planned} trials settled, {hours:.3f} device-hours"
+        text = f"{planned - left} of {plural(planned, 'trial')} settled, {hours:.3f} device-hours"
         if self.num_ended and left:
             per_trial = (time.monotonic() - self.started) / self.num_ended
             text += f", about {duration(per_trial * left)} left at most"
@@ -105,7 +106,7 @@ def run_label(request: Request) -> str:
     """ "226k 64k ar, 16 epochs, wd 3.2, lr 0.005, seed 42"."""
     config, optim = request.config, request.config.optim
     return (
-        f"{request.key.cell.label}, {config.num_epochs} epochs, "
+        f"{request.key.cell.label}, {plural(config.num_epochs, 'epoch')}, "
         f"wd {optim.weight_decay:.4g}, lr {optim.lr:.4g}, seed {config.seed}"
     )
 

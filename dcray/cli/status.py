@@ -51,6 +51,9 @@ def status(
         return
     if not watch or not out.is_terminal:
         found = lines()
+        if not found:
+            out.print(f"{name}: no cell is on record yet; dcray search and dcray train begin one")
+            return
         print_wide(cells_table(found))
         for note in notes(found):
             out.print(note, markup=False)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dcray.cli.console import BAD_INPUT, DONE, NOTHING, SOME_FAILED, STOPPED, address_line, err, out
-from dcray.errors import ConfigError
+from dcray.errors import ConfigError, plural
 
 if TYPE_CHECKING:
     from dcray.config import RunConfig
@@ -62,7 +62,11 @@ def train(
 
     dcray train size=1.4b optim.weight_decay=3.2 --dry-run
     """
+    from dcray.sections import batch_warning
+
     config = _config(items or [], workers)
+    if (warning := batch_warning(config.batch_size, config.usable_rows)) and not (quiet or as_json):
+        err.print(f"warning: {warning}", markup=False)
     if dry_run:
         _dry_run(config, corpus, directory, tracking_uri, as_json=as_json)
         return
@@ -185,21 +189,26 @@ def _dry_run(
     rows = {
         "model": f"{f['size']}, {f['num_params']:,} parameters, {f['num_non_embedding_params']:,} "
         f"without embeddings; vocabulary {vocab_size:,} ({source})",
-        "data": f"{f['unique_tokens']:,} unique tokens in {f['num_rows']:,} rows x "
-        f"{f['num_epochs']} epochs = {f['train_tokens']:,} tokens seen",
-        "steps": f"{f['num_steps']:,} of {f['batch_size']} sequences = {f['num_workers']} x "
-        f"{f['num_microbatches']} micro-batches of {f['microbatch_size']}; "
+        "data": f"{f['unique_tokens']:,} unique tokens in {plural(f['num_rows'], 'row')} x "
+        f"{plural(f['num_epochs'], 'epoch')} = {f['train_tokens']:,} tokens seen",
+        "steps": f"{f['num_steps']:,} of {plural(f['batch_size'], 'sequence')} = "
+        f"{f['num_workers']} x {f['num_microbatches']} micro-batches of {f['microbatch_size']}; "
         f"warm-up {f['warmup_steps']:,}",
         "tau": f"{f['tau']:.3g} epochs (decay timescale)",
         "FLOPs": f"{f['training_flops']:.3e} exact causal, {f['flops_6nd']:.3e} by 6ND",
         "memory": f"{f['memory_bytes'] / gib:.2f} GiB a device: {f['state_bytes'] / gib:.2f} of "
         f"weights and optimizer, {f['activation_bytes'] / gib:.2f} of activations",
-        "checkpoint": f"{f['checkpoint_bytes'] / 1e9:.3g} GB on disk",
+        "checkpoint": f"{_on_disk(f['checkpoint_bytes'])} on disk",
         "time": f"{duration(found.seconds)} on {f['num_workers']} x {found.device} "
         f"(from {found.seconds_from})",
     }
     for name, text in rows.items():
         out.print(f"{name:<11} {text}", markup=False)
+
+
+def _on_disk(size: float) -> str:
+    """ "17.3 GB", "0.715 MB"."""
+    return f"{size / 1e9:.3g} GB" if size >= 1e9 else f"{size / 1e6:.3g} MB"
 
 
 def _device(config: RunConfig) -> str:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from dcray.cli.console import err
+from dcray.errors import plural
 from dcray.search.queue import Ended
 from dcray.search.request import Request
 from dcray.train.progress import Report
@@ -67,8 +68,8 @@ class LiveView:
         place = run.runtime
         what = "GPU" if place.device == "cuda" else "CPU thread"
         count = place.workers * (1 if place.device == "cuda" else place.threads)
-        micro = f"micro-batches of {place.microbatch_size} of {run.batch_size} sequences"
-        self.note(f"{label(request)}: {count} {what}{'s' * (count > 1)}, {micro}")
+        micro = f"micro-batches of {place.microbatch_size} of {plural(run.batch_size, 'sequence')}"
+        self.note(f"{label(request)}: {plural(count, what)}, {micro}")
         self._refresh()
 
     def report(self, request: Request, report: Report) -> None:

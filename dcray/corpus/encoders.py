@@ -149,8 +149,7 @@ class HuggingFaceTokenizer:
     @classmethod
     def from_file(cls, path: Path) -> HuggingFaceTokenizer:
         """Raises ConfigError where `path` is no tokenizer.json."""
-        if path.is_dir():
-            path = path / "tokenizer.json"
+        path = tokenizer_file(path)
         try:
             text = path.read_text(encoding="utf-8")
             built = _hugging_face(text)
@@ -213,6 +212,11 @@ class HuggingFaceTokenizer:
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> HuggingFaceTokenizer:
         return cls(**{key: value for key, value in record.items() if key != "kind"})
+
+
+def tokenizer_file(path: Path) -> Path:
+    """The file itself, or the tokenizer.json of a folder."""
+    return path / "tokenizer.json" if path.is_dir() else path
 
 
 def pieces(text: str, limit: int | None = None) -> Iterator[str]:

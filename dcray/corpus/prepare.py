@@ -55,6 +55,11 @@ from dcray.errors import ConfigError
 
 SHARD_TOKENS = 100_000_000
 BPE_BYTES = 1_000_000_000  # of text that bpe:V is trained on, at most
+ONE_DOCUMENT = (
+    "the source is one document (exact copies count once), and at least 2 are needed, since the "
+    "validation set is split off by document; a text file is one document: cut it into several "
+    'files, or into a .jsonl with a line {"text": "..."} for each document'
+)
 Progress = Callable[[str, int, int | None], None]  # stage, done, total (None: not known)
 
 
@@ -131,6 +136,8 @@ def _from_documents(work: Work, partial: Path) -> Manifest:
         )
         if not len(spool):
             raise ConfigError(_no_text(work.request, spool))
+        if len(spool) == 1:
+            raise ConfigError(ONE_DOCUMENT)
         if fixed:
             split = work.split(partial, fixed)
             split_documents(split, spool, partial, reserve=len(spool))
@@ -246,6 +253,7 @@ def _finish(
         invalid_utf8=spool.invalid_utf8 if spool else Notes(),
         empty_documents=spool.empty if spool else Notes(),
         overlap=overlap,
+        used_ids=int(split.used.sum()),
     )
 
 

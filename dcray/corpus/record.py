@@ -86,6 +86,7 @@ class Manifest(Frozen):
     invalid_utf8: Notes = Notes()
     empty_documents: Notes = Notes()
     overlap: Overlap
+    used_ids: int | None = None  # of the vocabulary, that occur in the training stream
 
 
 def read_manifest(folder: Path) -> Manifest:

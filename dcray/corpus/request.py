@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from dcray.corpus import vocabularies
+from dcray.corpus.encoders import tokenizer_file
 from dcray.corpus.record import MANIFEST, Manifest, read_manifest
 from dcray.errors import ConfigError
-from dcray.sources import source_name
+from dcray.sources import content, source_name
 
 
 @dataclass(frozen=True)
@@ -30,10 +31,19 @@ class Request:
         return {
             "source": asked() if asked else {"source": source_name(self.source)},
             "tokenizer": self.tokenizer,
+            **self._tokenizer_file(),
             "budgets": list(self.budgets),
             "val_tokens": self.val_tokens,
             "seed": self.seed,
         }
+
+    def _tokenizer_file(self) -> dict[str, str]:
+        """The content of hf:PATH: a file that was edited is another request."""
+        kind, _, path = self.tokenizer.partition(":")
+        file = tokenizer_file(Path(path))
+        if kind != "hf" or not file.is_file():  # the missing file is told by what reads it
+            return {}
+        return {"tokenizer_content": content(file.parent, [file])}
 
     @property
     def needed(self) -> int:
@@ -50,8 +60,14 @@ def checked_tokenizer(
     if val_tokens < 2:
         problems.append(f"val_tokens must be at least 2, got {val_tokens}")
     vocabulary = getattr(source, "vocabulary", None)
+    ids = hasattr(source, "tokens")
     name = tokenizer or vocabulary or ""
-    if not name:
+    if not name and ids:
+        problems.append(
+            "a source of tokens must say what its ids mean: give --option vocabulary=gpt2 (or "
+            "byte, hf:PATH, bpe:V, or ids:V for V ids whose text does not matter)"
+        )
+    elif not name:
         problems.append(f"tokenizer must be given (one of: {', '.join(vocabularies.NAMES)})")
     elif vocabulary and name != vocabulary:
         problems.append(
@@ -62,7 +78,7 @@ def checked_tokenizer(
             vocabularies.check_name(name)
         except ConfigError as error:
             problems += error.problems
-    if not vocabulary and name.startswith("ids:"):
+    if not ids and name.startswith("ids:"):
         problems.append(f"tokenizer {name} encodes no text: it is for sources of tokens")
     if problems:
         raise ConfigError(problems)

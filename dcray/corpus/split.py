@@ -39,6 +39,10 @@ class Split:
     available_tokens: int = 0  # for training, in the whole source
     available_exact: bool = True
     left_out: int = 0  # training rows equal to a validation row
+    used: Array = field(init=False)  # (vocab_size,) whether the stream holds the id
+
+    def __post_init__(self) -> None:
+        self.used = np.zeros(self.tokenizer.vocab_size, bool)
 
     @property
     def validating(self) -> bool:
@@ -57,6 +61,7 @@ class Split:
         if self.writer.full:
             return 0
         taken = self.writer.add(ids)
+        self.used[ids[:taken]] = True
         self.num_documents += 1
         self.on_tokens(self.writer.num_tokens)
         return taken

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -15,8 +16,9 @@ from dcray.corpus.encoders import (
     HuggingFaceTokenizer,
     TokenIds,
     pieces,
+    tokenizer_file,
 )
-from dcray.corpus.tokenizers import Tokenizer
+from dcray.corpus.tokenizers import KINDS, Tokenizer, from_dict
 from dcray.errors import ConfigError, did_you_mean
 
 GPT2_URL = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main"
@@ -60,10 +62,24 @@ def build(name: str) -> Tokenizer | None:
         case "byte":
             return ByteTokenizer()
         case "hf":
-            return HuggingFaceTokenizer.from_file(Path(value))
+            return of_file(Path(value))
         case "ids":
             return TokenIds(name, int(value), int(value) - 2, int(value) - 1)
     return None
+
+
+def of_file(path: Path) -> Tokenizer:
+    """A tokenizer.json of Hugging Face or of a corpus (then that corpus' tokenizer, id for id).
+
+    path: the file, or the folder that holds it. Raises ConfigError where it is neither.
+    """
+    try:
+        record = json.loads(tokenizer_file(path).read_bytes())
+    except (OSError, ValueError):
+        record = None  # what is wrong with it is said below
+    if isinstance(record, dict) and record.get("kind") in KINDS:
+        return from_dict(record)
+    return HuggingFaceTokenizer.from_file(path)
 
 
 def ids_only(name: str) -> Tokenizer:
@@ -113,7 +129,7 @@ def train_bpe(name: str, texts: Iterable[str]) -> Tokenizer:
     By Hugging Face `tokenizers`: rustbpe takes half the time (tests/bench/bench_prepare.py measures
     both; both are deterministic), which is one second less on 12 MB. But rustbpe is at 0.1.0, and
     `tokenizers` is needed for hf:PATH anyway: one dependency less.
-    A corpus too small for V - 258 merges leaves the ids behind its last merge unused.
+    Raises ConfigError where the texts give fewer than V - 258 merges, so that V is never a lie.
     """
     from tokenizers import Regex, models, pre_tokenizers, trainers
     from tokenizers import Tokenizer as Trained
@@ -136,6 +152,12 @@ def train_bpe(name: str, texts: Iterable[str]) -> Tokenizer:
     learned = model.get_vocab()
     tokens = {bytes(letters[c] for c in token): rank for token, rank in learned.items()}
     merged = sorted((t for t in tokens if len(t) > 1), key=lambda token: tokens[token])
+    if len(merged) < vocab_size - MIN_BPE:
+        raise ConfigError(
+            f"{name} needs {vocab_size - MIN_BPE:,} merges, and the text that it is trained on "
+            f"gives {len(merged):,}: choose bpe:{len(merged) + MIN_BPE} at the most (a much "
+            "smaller one is better trained), or more text"
+        )
     ranks = {token: i for i, token in enumerate([*(bytes([b]) for b in range(256)), *merged])}
     return byte_pairs(name, BPE_PATTERN, ranks, vocab_size)
 

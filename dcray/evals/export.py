@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -13,6 +15,7 @@ import numpy as np
 import torch
 
 from dcray import __version__
+from dcray.corpus.folder import NO_SPACE, partial_folder, publish
 from dcray.errors import ConfigError
 from dcray.evals.run import LoadedRun
 from dcray.sizes import num_params
@@ -48,32 +51,39 @@ def check_target(folder: Path) -> None:
             raise ConfigError(f"dcray export needs {package}: {EXTRA}") from None
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"--out must be a new folder, and {folder} is there; name another")
+    with partial_folder(folder, cannot=_cannot):
+        pass
 
 
 def export(run: LoadedRun, folder: Path) -> Export:
     """Write the checkpoint, load it with transformers, compare; it appears whole or not at all.
 
-    run: in float32. Raises ExportError where logits or ids differ.
+    run: in float32. Raises ExportError where logits or ids differ, ConfigError where the place
+    cannot be written or is full.
     """
     check_target(folder)
-    partial = folder.with_name(f".partial-{folder.name}")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    try:
+    with partial_folder(folder, cannot=_cannot) as partial:
         auto_class = _write(run, partial)
         largest, num_logits = compare_logits(run, partial, auto_class)
         if not largest <= LARGEST:
             raise ExportError(f"logits differ by {largest:g}, allowed are {LARGEST:g}")
         num_texts = _compare_ids(run, partial)
-        if folder.exists():
-            folder.rmdir()
-        partial.rename(folder)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        publish(partial, folder)
     return Export(folder, auto_class, largest, num_logits, num_texts)
 
 
+def _cannot(folder: Path, error: OSError) -> str:
+    """The sentence for a checkpoint whose place cannot be written, or is full."""
+    why = os.strerror(error.errno or 0)
+    remedy = "make room there, or name" if error.errno in NO_SPACE else "name"
+    return (
+        f"--out must be a folder that can be made and written, got {folder} ({why}): {remedy} "
+        "another; nothing was left behind"
+    )
+
+
 def _write(run: LoadedRun, folder: Path) -> str:
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     model, causal = run.model, run.objective.causal
@@ -85,7 +95,10 @@ def _write(run: LoadedRun, folder: Path) -> str:
         .contiguous()
         for name, tensor in model.state_dict().items()
     }
-    save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
+    try:
+        save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
+    except SafetensorError as error:  # what it says of a disk that is full
+        raise OSError(errno.ENOSPC, str(error)) from None
     auto_class = "AutoModelForCausalLM" if causal else "AutoModelForMaskedLM"
     (folder / "config.json").write_text(json.dumps(_config(run, auto_class), indent=1))
     shutil.copyfile(Path(__file__).with_name(f"{MODELING}.py"), folder / f"{MODELING}.py")

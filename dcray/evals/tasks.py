@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
@@ -12,9 +12,11 @@ from typing import Any
 from lm_eval.tasks import TaskManager
 
 from dcray.errors import ConfigError, did_you_mean
+from dcray.progress import counted
 
 OFFLINE = Path(__file__).with_name("offline")
 ABSENT = ("ConnectionError", "OfflineModeIsEnabled", "LocalEntryNotFoundError", "Timeout")
+LOUD = ("lm_eval", "datasets", "huggingface_hub")  # loggers; their handlers hold the true stderr
 UNKNOWN = ("DatasetNotFoundError", "FileNotFoundError", "DataFilesNotFoundError")
 
 
@@ -46,10 +48,11 @@ def find_tasks(names: Sequence[str], include: Sequence[Path] = ()) -> TaskManage
 def load_tasks(manager: TaskManager, names: Sequence[str]) -> Any:
     """The tasks with their documents.
 
-    Raises ConfigError that says which data are not at hand and how to get them.
+    Raises ConfigError that says which data are not at hand and how to get them. Where there is no
+    network, the hub's client takes half a minute a task to find that out.
     """
-    problems, built = list[str](), list[Any]()
-    for name in names:
+    absent, built = dict[str, Exception](), list[Any]()
+    for name in counted("tasks", names):
         try:
             with quiet():
                 built.append(manager.load([name]))
@@ -57,9 +60,9 @@ def load_tasks(manager: TaskManager, names: Sequence[str]) -> Any:
             kind = type(error).__name__
             if kind not in ABSENT + UNKNOWN:
                 raise
-            problems.append(_absent(manager, name, error))
-    if problems:
-        raise ConfigError(problems)
+            absent[name] = error
+    if absent:
+        raise ConfigError(_absent(manager, absent))
     merged: dict[str, Any] = {"tasks": {}, "groups": {}, "group_map": {}}
     for each in built:
         for part in merged:
@@ -69,8 +72,8 @@ def load_tasks(manager: TaskManager, names: Sequence[str]) -> Any:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """lm-eval and datasets without their log lines and bars; what they raise passes through."""
-    before = {name: logging.getLogger(name).level for name in ("lm_eval", "datasets")}
+    """lm-eval, datasets and the hub's client without log lines and bars; errors pass through."""
+    before = {name: logging.getLogger(name).level for name in LOUD}
     for name in before:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
@@ -86,15 +89,20 @@ def _nearest(name: str, known: Sequence[str]) -> str:
     return said if said.startswith(" (did") else "; `lm_eval ls tasks` lists them"
 
 
-def _absent(manager: TaskManager, name: str, error: Exception) -> str:
-    """Which data set, and the line that fetches it where there is a network."""
-    config = manager.task_index[name].cfg or {}
-    path, subset = config.get("dataset_path"), config.get("dataset_name")
-    if not path:
-        return f'the data of task "{name}" are not at hand: {error}'
-    asked = f'"{path}"' if subset is None else f'"{path}", "{subset}"'
-    return (
-        f'the data of task "{name}" are not at hand ({type(error).__name__}). Where there is a '
-        f"network: python -c 'import datasets; datasets.load_dataset({asked})', and copy "
-        "~/.cache/huggingface (or HF_HOME) here; nothing was evaluated and the run is as it was"
+def _absent(manager: TaskManager, absent: Mapping[str, Exception]) -> str:
+    """Whose data are not at hand, and the line that fetches them where there is a network."""
+    tasks = ", ".join(f'"{name}" ({type(error).__name__})' for name, error in absent.items())
+    asked = []
+    for name in absent:
+        config = manager.task_index[name].cfg or {}
+        path, subset = config.get("dataset_path"), config.get("dataset_name")
+        if path:
+            asked.append(f'"{path}"' if subset is None else f'"{path}", "{subset}"')
+    loads = "; ".join(f"load_dataset({one})" for one in dict.fromkeys(asked))
+    fetch = (
+        f": where there is a network, run python -c 'from datasets import load_dataset; {loads}', "
+        "and copy ~/.cache/huggingface (or HF_HOME) here"
+        if asked
+        else f": {next(iter(absent.values()))}"
     )
+    return f"the data of {tasks} are not at hand{fetch}; nothing was evaluated"

@@ -12,6 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from dcray.errors import plural
 from dcray.evals.gap import Found
 from dcray.evals.token_gap import TAIL_NATS
 from dcray.evals.token_kinds import Token
@@ -47,7 +48,7 @@ def gap_text(found: Found) -> str:
 def _headline(found: Found) -> str:
     s, docs = found.summary, found.summary["by_document"]
     error, number = docs["mean_nats_stderr"], docs["num_documents"]
-    spread = "" if error is None else f" +- {error:.5f} (over {number:,} documents)"
+    spread = "" if error is None else f" +- {error:.5f} (over {plural(number, 'document')})"
     a, b = found.first.row.val_loss, found.second.row.val_loss
     noted = "" if a is None or b is None else f"; on record {a - b:+.6f}"
     losses = f"(A {s['loss_a']:.6f}, B {s['loss_b']:.6f}{noted})"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dcray.config import read_toml
-from dcray.errors import ConfigError
+from dcray.errors import ConfigError, RecordAwayError
 from dcray.report import data, figures, tables
 from dcray.report.analysis import Analysis, Asked, analyze
 from dcray.report.cells import Left
@@ -16,7 +16,6 @@ from dcray.report.page import page
 from dcray.report.style import Picture
 from dcray.track import runs
 from dcray.track.analysis import keep
-from dcray.track.connect import RecordAwayError
 from dcray.track.store import Store
 
 CURVE = "val/loss"

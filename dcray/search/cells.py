@@ -32,6 +32,8 @@ class Found:
     num_epochs: int
     run_id: str = ""
     confirmation: bool = False
+    weight_decay: float | None = None
+    lr: float | None = None
 
 
 Known = Mapping[Slot, Found]

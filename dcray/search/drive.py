@@ -246,7 +246,9 @@ def _known(rows: Sequence[Row]) -> dict[Cell, dict[Slot, Found]]:
         loss = row.val_loss if row.state == "complete" else None
         slot = (row.config_hash, row.seed)
         kind = row.kind == "confirmation"
-        found = Found(row.state, loss, row.num_epochs or 0, row.run_id, kind)
+        found = Found(
+            row.state, loss, row.num_epochs or 0, row.run_id, kind, row.weight_decay, row.lr
+        )
         here = known.setdefault(row.cell, {})
         if slot not in here or here[slot].confirmation:
             here[slot] = found

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dcray.config import RunConfig
-from dcray.errors import ConfigError
+from dcray.errors import ConfigError, plural
 from dcray.sections import batch_problems
 from dcray.train.cost import fitting_microbatch, training_flops
 
@@ -115,10 +115,11 @@ def _refuse_hopeless(config: RunConfig, machine: Machine) -> None:
     days = cpu_days(config)
     if config.runtime.device == "auto" and days > MAX_CPU_DAYS:
         raise ConfigError(
-            f"{config.size_name} for {config.num_epochs} epochs of {config.unique_tokens:,} tokens "
-            f"takes about {days:,.0f} days on a CPU, and {missing_gpu()}. Run it on a GPU, try a "
-            "mini size (dcray sizes lists them, for example size=226k data.unique_tokens=64k "
-            "data.seq_len=128 batch_size=8), or insist with runtime.device=cpu"
+            f"{config.size_name} for {plural(config.num_epochs, 'epoch')} of "
+            f"{config.unique_tokens:,} tokens takes about {days:,.0f} days on a CPU, "
+            f"and {missing_gpu()}. Run it on a GPU, try a mini size (dcray sizes lists them, "
+            "for example size=226k data.unique_tokens=64k data.seq_len=128 batch_size=8), or "
+            "insist with runtime.device=cpu"
         )
 
 

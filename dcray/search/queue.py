@@ -183,6 +183,8 @@ class StudyQueue:
             request.config.num_epochs,
             ended.run_id or "",
             request.key.kind == "confirmation",
+            request.config.optim.weight_decay,
+            request.config.optim.lr,
         )
         self._states.clear()
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from dcray.search.elsewhere import WITH_WINNER
 from dcray.track import runs
-from dcray.track.connect import resolve_uri
+from dcray.track.address import resolve_uri
 from dcray.track.points import Cell
 from dcray.track.rows import Row
 

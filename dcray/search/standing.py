@@ -53,15 +53,14 @@ def cell_line(queue: StudyQueue, cell: Cell) -> CellLine:
     counts, seconds, running = _counts(queue, cell, state)
     known = queue.known.get(cell, {})
     slot = queue.searches[cell].best(known)
-    best = known[slot] if slot else None
-    configs = {one.slot: one.config for one in state.planned}
-    config = state.winner.config if state.winner else configs.get(slot) if slot else None
+    best = known[slot] if slot else None  # of a cell that waits, too: what it had before
+    wd = best.weight_decay if best else None
     return CellLine(
         cell,
         _word(queue, state),
         num_epochs=best.num_epochs if best else None,
-        weight_decay=rounded(config.optim.weight_decay) if config else None,
-        lr=config.optim.lr if config else None,
+        weight_decay=None if wd is None else rounded(wd),
+        lr=best.lr if best else None,
         val_loss=best.val_loss if best else None,
         edges=state.winner.edges if state.winner else (),
         planned=state.num_planned,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from dcray.search.standing import COUNTS, CellLine
+from dcray.sizes import size_order
 from dcray.track.points import Cell
 from dcray.track.rows import Row, winner
 from dcray.track.runs import CellRow
@@ -17,6 +18,8 @@ def record_lines(
 ) -> list[CellLine]:
     """One line for each cell on record, and for each that a study file wishes for beside them.
 
+    By size (in parameters), budget and recipe.
+
     A cell whose search is under way and whose driver is gone, or silent for two minutes, is "lost".
     """
     by_cell: dict[Cell, list[Row]] = {}
@@ -24,7 +27,15 @@ def record_lines(
         by_cell.setdefault(row.cell, []).append(row)
     known = {one.cell: one for one in cells}
     order = [*known, *(cell for cell in wished if cell not in known)]
-    order.sort(key=lambda cell: _place(cell, by_cell.get(cell, [])))
+    params = {row.cell.size: float(row.num_params) for row in rows if row.num_params}
+    order.sort(
+        key=lambda cell: (
+            params.get(cell.size, size_order(cell.size)),
+            cell.unique_tokens,
+            cell.size,
+            cell.recipe,
+        )
+    )
     return [
         _line(cell, known[cell], by_cell.get(cell, [])) if cell in known
         else CellLine(cell, "not begun")
@@ -72,9 +83,3 @@ def _line(cell: Cell, parent: CellRow, rows: Sequence[Row]) -> CellLine:
 
 def _device_seconds(row: Row) -> float:
     return (row.device_seconds or 0.0) * int(row.tags.get("world_size", 1))
-
-
-def _place(cell: Cell, rows: Sequence[Row]) -> tuple[int, int, str, str]:
-    """Cells by size (in parameters, where a result says them), budget and recipe."""
-    params = max((row.num_params or 0 for row in rows), default=0)
-    return params, cell.unique_tokens, cell.size, cell.recipe

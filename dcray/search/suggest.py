@@ -30,7 +30,7 @@ class Known:
     name: str
     num_params: int
     unique_tokens: int
-    num_epochs: float
+    num_epochs: int
     lr: float
     tau: float  # epochs
 
@@ -47,11 +47,10 @@ class Suggestion:
     beyond: tuple[str, ...]  # in what it lies outside of all cells
 
     @property
-    def box(self) -> dict[str, list[float]]:
+    def box(self) -> dict[str, list[int] | list[float]]:
         """A space around it: epochs E/4, E/2, E, and three values of lr and of tau."""
-        epochs = sorted({max(1, self.num_epochs // part) for part in (4, 2, 1)})
         return {
-            "num_epochs": list(map(float, epochs)),
+            "num_epochs": sorted({max(1, self.num_epochs // part) for part in (4, 2, 1)}),
             "lr": [_step(self.lr, -1), self.lr, _step(self.lr, 1)],
             "tau": [rounded(self.tau * factor) for factor in (0.5, 1, 2)],
         }

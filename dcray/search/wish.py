@@ -21,7 +21,7 @@ from dcray.search.study import (
     SearchConfig,
     StudyFile,
 )
-from dcray.sections import parse_count
+from dcray.sections import batch_warning, parse_count
 from dcray.track.points import Cell
 
 
@@ -116,10 +116,11 @@ class CellWish:
 
     def warnings(self) -> list[str]:
         """What a person should know, though it is allowed."""
-        if self.borrows:
-            return []
-        warning = early_rungs(self.space(self.base().num_epochs, {}))
-        return [f"{self.where}: {warning}"] if warning else []
+        base = self.base()
+        found = [batch_warning(base.batch_size, base.usable_rows)]
+        if not self.borrows:
+            found.append(early_rungs(self.space(base.num_epochs, {})) or "")
+        return [f"{self.where}: {warning}" for warning in found if warning]
 
     def _resolved(self, name: str, axis: Axis, winners: Mapping[Cell, RunConfig]) -> Axis:
         if not isinstance(axis, Winners):

@@ -4,14 +4,19 @@ A source gives documents (Ray Data), or tokens where the text is tokenized alrea
 
     documents() -> ray.data.Dataset   columns id (stable str), text (str), and replaced (int, may be
                                       missing): how many invalid UTF-8 sequences became U+FFFD
-    tokens() -> Iterator[ndarray]     one row of ids each; vocabulary: str says what the ids mean
+    tokens() -> Iterator[ndarray]     one row of ids each; vocabulary: str | None says what the
+                                      ids mean (None: prepare is told)
 
 and says in `describe()` what the manifest records of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import pyarrow as pa
@@ -43,7 +48,7 @@ class SourceOptions(Frozen):
     ARGUMENT: ClassVar[str | None] = None  # the option that NAME:VALUE on the command line sets
 
     def request(self) -> dict[str, Any]:
-        """What was asked for: equal requests give equal corpora. Cheap, and asks no network."""
+        """What was asked for: equal requests give equal corpora. Asks no network."""
         return {"source": source_name(self), **self.model_dump(mode="json")}
 
     def describe(self) -> dict[str, Any]:
@@ -90,6 +95,33 @@ def _sentence(name: str, detail: Any, known: Iterable[str]) -> str:
         return f'source "{name}" needs its option "{field}"'
     message = detail["msg"].removeprefix("Value error, ")
     return message if not field else f"{name}.{field}: {message}, got {detail['input']!r}"
+
+
+def content(root: Path, paths: Sequence[Path]) -> str:
+    """The hash of files' names below `root` and their bytes, whatever their times.
+
+    Reads each file once in a process: some 1 GB/s, where encoding the text takes 10 MB/s a core.
+    Raises ConfigError that names a file that cannot be read.
+    """
+    whole = hashlib.blake2b(digest_size=16)
+    with ThreadPoolExecutor() as pool:
+        for path, digest in zip(paths, pool.map(_file_hash, paths), strict=True):
+            whole.update(f"{path.relative_to(root).as_posix()}\0{digest}\0".encode())
+    return whole.hexdigest()
+
+
+def _file_hash(path: Path) -> str:
+    try:
+        state = path.stat()
+        return _hash_of(path, state.st_size, state.st_mtime_ns)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror or error}") from None
+
+
+@cache
+def _hash_of(path: Path, size: int, mtime_ns: int) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "blake2b").hexdigest()
 
 
 def decode_utf8(raw: bytes) -> tuple[str, int]:

@@ -20,7 +20,7 @@ import pyarrow.parquet
 import zstandard
 
 from dcray.errors import ConfigError, did_you_mean
-from dcray.sources import Document, SourceOptions, decode_utf8, tables, valid_text
+from dcray.sources import Document, SourceOptions, content, decode_utf8, tables, valid_text
 
 if TYPE_CHECKING:
     import ray.data
@@ -47,7 +47,7 @@ class Files(SourceOptions):
     licence: str | None = None  # as the user knows it; recorded
 
     def request(self) -> dict[str, Any]:
-        """The options, and the files' number and size: a folder that grew is another request."""
+        """The options, and the files: a folder that grew or was edited is another request."""
         found = self.paths()
         size = sum(path.stat().st_size for path in found)
         return {
@@ -55,7 +55,12 @@ class Files(SourceOptions):
             "path": str(self.path.resolve()),
             "files": len(found),
             "bytes": size,
+            "content": content(self._root, found),
         }
+
+    @property
+    def _root(self) -> Path:
+        return self.path if self.path.is_dir() else self.path.parent
 
     def paths(self) -> list[Path]:
         """The files, sorted by path; raises ConfigError where there is none to read."""
@@ -74,8 +79,7 @@ class Files(SourceOptions):
         return found
 
     def documents(self) -> ray.data.Dataset:
-        root = self.path if self.path.is_dir() else self.path.parent
-        return read_files(root, self.paths(), self.text_column)
+        return read_files(self._root, self.paths(), self.text_column)
 
 
 def read_files(root: Path, paths: list[Path], text_column: str = "text") -> ray.data.Dataset:

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from dcray.errors import ConfigError, did_you_mean
 from dcray.sections import TokenCount
-from dcray.sources import Document, SourceOptions, tables, valid_text
+from dcray.sources import Document, SourceOptions, content, tables, valid_text
 
 if TYPE_CHECKING:
     import ray.data
@@ -59,6 +59,14 @@ class HuggingFace(SourceOptions):
     split: str = "train"
     text_column: str = "text"
     num_documents: TokenCount | None = None  # the first so many; of dclm: of its topping up
+
+    def request(self) -> dict[str, Any]:
+        """The options; of a local folder its files too: one that was edited is another request."""
+        folder = Path(self.dataset)
+        if self.dataset in PRESETS or not folder.is_dir():
+            return super().request()
+        found = sorted(path for path in folder.rglob("*") if path.is_file())
+        return {**super().request(), "content": content(folder, found)}
 
     def parts(self) -> list[Part]:
         """What is read, in order, each at the commit that is recorded.

@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import Field
 
 from dcray.errors import ConfigError
-from dcray.sources import SourceOptions
+from dcray.sources import SourceOptions, content
 
 Array = np.ndarray[Any, np.dtype[Any]]
 SUFFIXES = (".bin", ".npy", ".pt")
@@ -30,17 +30,24 @@ class Tokens(SourceOptions):
 
     path: Path
     validation: Path | None = None  # a file of its own; None: the first rows
-    vocabulary: str = "gpt2"  # what the ids mean: gpt2, byte, bpe:V, ids:V or hf:PATH
+    vocabulary: str | None = None  # what the ids mean: gpt2, byte, bpe:V, ids:V or hf:PATH
     dtype: Literal["uint16", "uint32"] = "uint16"  # of .bin files, which do not say
     row_tokens: int = Field(2048, ge=2)  # of flat files: the unit of the split
     licence: str | None = None
 
     def request(self) -> dict[str, Any]:
-        """The options, and the files' number and size."""
+        """The options, and the files: one that was edited is another request."""
         found = self.paths()
-        size = sum(path.stat().st_size for path in found)
-        resolved = {"path": str(self.path.resolve())}
-        return {**super().request(), **resolved, "files": len(found), "bytes": size}
+        held = [*found, *([self.validation] if self.validation else [])]
+        if self.validation and not self.validation.is_file():
+            raise ConfigError(f"tokens.validation: {self.validation} is no file")
+        return {
+            **super().request(),
+            "path": str(self.path.resolve()),
+            "files": len(found),
+            "bytes": sum(path.stat().st_size for path in found),
+            "content": content(Path("/"), [path.resolve() for path in held]),
+        }
 
     def paths(self) -> list[Path]:
         """The files, sorted by name; raises ConfigError where there is none."""

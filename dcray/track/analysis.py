@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from dcray.track import runs
-from dcray.track.connect import patiently
 from dcray.track.owner import this_process
 from dcray.track.points import FORMAT
 from dcray.track.provenance import provenance
@@ -26,8 +25,10 @@ def keep(store: Store, folder: Path) -> str:
     Raises RecordAwayError where the record does not answer.
     """
     with store.connection.lock():
-        run_id = patiently(lambda: _run_of(store), seconds=PATIENCE_SECONDS)
-        patiently(lambda: _replace(store, run_id, folder), seconds=PATIENCE_SECONDS)
+        run_id = store.connection.patiently(lambda: _run_of(store), seconds=PATIENCE_SECONDS)
+        store.connection.patiently(
+            lambda: _replace(store, run_id, folder), seconds=PATIENCE_SECONDS
+        )
     return run_id
 
 

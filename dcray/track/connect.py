@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -15,8 +13,10 @@ from typing import Any, TypeVar
 from filelock import FileLock, Timeout
 
 from dcray.cluster import set_environment
-from dcray.errors import ConfigError
+from dcray.errors import ConfigError, RecordAwayError
 from dcray.named import check_kept, on_head_node
+from dcray.track.address import is_local, redacted, resolve_uri, sqlite_path
+from dcray.track.trouble import first_line, patiently, sentence
 
 T = TypeVar("T")
 
@@ -26,22 +26,7 @@ QUIET = {  # defaults only: what the user has set stays
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
 }
-SCHEMES = ("sqlite", "http", "https", "postgresql", "mysql", "mssql")
 LOCK_SECONDS = 180.0  # longer than a holder waits for a record that is away
-PERMANENT = {  # error codes that no waiting cures
-    "INVALID_PARAMETER_VALUE",
-    "RESOURCE_DOES_NOT_EXIST",
-    "RESOURCE_ALREADY_EXISTS",
-    "INVALID_STATE",
-    "PERMISSION_DENIED",
-    "UNAUTHENTICATED",
-    "ENDPOINT_NOT_FOUND",
-    "NOT_IMPLEMENTED",
-}
-
-
-class RecordAwayError(RuntimeError):
-    """The record could not be reached for the stated time; what was buffered is kept."""
 
 
 @dataclass(frozen=True)
@@ -67,51 +52,14 @@ class Connection:
                 f"{path} was held by another process for {LOCK_SECONDS:g} s; end that process"
             ) from None
 
+    def patiently(self, call: Callable[[], T], *, seconds: float) -> T:
+        """call(), tried again while the record is locked or away (trouble.patiently)."""
+        return patiently(call, uri=self.uri, seconds=seconds)
+
     @property
     def address(self) -> str:
         """The tracking URI without its password: for people and for files."""
         return redacted(self.uri)
-
-
-def resolve_uri(directory: Path, tracking_uri: str | None) -> str:
-    """The tracking URI: the argument, else MLFLOW_TRACKING_URI, else DIR/mlflow.db.
-
-    Raises ConfigError for a file store, which this MLflow refuses, and for an unknown scheme.
-    """
-    default = f"sqlite:///{directory.absolute() / 'mlflow.db'}"
-    uri = tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or default
-    scheme = uri.partition(":")[0].partition("+")[0] if "://" in uri or ":" in uri else "file"
-    if scheme == "file":
-        raise ConfigError(
-            f'tracking_uri must name a database or a server, got the file store "{uri}"; '
-            f"write {default} or http://HOST:PORT"
-        )
-    if scheme not in SCHEMES:
-        raise ConfigError(
-            f'tracking_uri must begin with one of {", ".join(SCHEMES)}, got "{uri}"; '
-            f"write {default} or http://HOST:PORT"
-        )
-    if scheme == "sqlite" and not sqlite_path(uri).name:
-        raise ConfigError(f'tracking_uri must name a file, got "{uri}"; write {default}')
-    return uri
-
-
-def sqlite_path(uri: str) -> Path:
-    """The database file of a sqlite URI."""
-    path = uri.partition(":///")[2].partition("?")[0]
-    return Path("" if path == ":memory:" else path)
-
-
-def is_local(uri: str) -> bool:
-    """Whether a driver on another node could not write there: SQLite, or a loopback server."""
-    host = uri.partition("://")[2].rpartition("@")[2].partition("/")[0].lower()
-    loopback = ("localhost", "127.", "[::1]", "0.0.0.0")
-    return uri.startswith("sqlite") or host.startswith(loopback)
-
-
-def redacted(uri: str) -> str:
-    """The URI with *** for its password."""
-    return re.sub(r"(://[^:/@]*):[^@/]*@", r"\1:***@", uri)
 
 
 def connect(directory: Path, tracking_uri: str | None, *, create: bool) -> Connection:
@@ -178,23 +126,39 @@ def _client(uri: str, *, create: bool) -> Any:
     from mlflow.exceptions import MlflowException
 
     try:
+        if create and uri.startswith("sqlite"):
+            _make_database(sqlite_path(uri).absolute())
         client = MlflowClient(tracking_uri=uri)
         silence_loggers()
         client.search_experiments(max_results=1)
     except MlflowException as error:
         if "database schema" in str(error) and uri.startswith("sqlite"):
             return _migrated(uri, create=create)
-        raise ConfigError(_no_answer(uri, error)) from None
+        raise ConfigError(sentence(uri, error)) from None
     except Exception as error:  # drivers raise what they like; the sentence is the same
-        raise ConfigError(_no_answer(uri, error)) from None
+        raise ConfigError(sentence(uri, error)) from None
     return client
 
 
-def _no_answer(uri: str, error: Exception) -> str:
-    return (
-        f"tracking_uri {redacted(uri)} does not answer ({first_line(error)}); "
-        f"start that server, or leave tracking_uri out to use DIR/mlflow.db"
-    )
+def _make_database(path: Path) -> None:
+    """The tables of a fresh database, there as a whole or not at all; called under the lock."""
+    if path.exists() and path.stat().st_size:
+        return
+    from mlflow.store.db import utils
+
+    draft = path.with_name(f".{path.name}.draft")
+    for left in (draft, draft.with_name(f"{draft.name}-journal")):
+        left.unlink(missing_ok=True)
+    silence_loggers()
+    try:
+        engine = utils.create_sqlalchemy_engine_with_retry(f"sqlite:///{draft}")
+        try:
+            utils._initialize_tables(engine)
+        finally:
+            engine.dispose()
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def _migrated(uri: str, *, create: bool) -> Any:
@@ -232,42 +196,3 @@ def silence_loggers() -> None:
     logging.getLogger("alembic").setLevel(logging.WARNING)
     logging.getLogger("mlflow").setLevel(logging.ERROR)
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of an error's text, at most 300 characters."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0][:300]
-
-
-def waiting_helps(error: BaseException) -> bool:
-    """Whether the same call may succeed later: a lock or a server away, not a refusal."""
-    code = getattr(error, "error_code", None)
-    if code is not None:
-        return code not in PERMANENT
-    if isinstance(error, (FileNotFoundError, IsADirectoryError, PermissionError)):
-        return False
-    return isinstance(error, OSError) or type(error).__module__.startswith(
-        ("sqlalchemy", "sqlite3")
-    )
-
-
-def patiently(call: Callable[[], T], *, seconds: float) -> T:
-    """call(), tried again with growing pauses while the record is locked or away.
-
-    Raises RecordAwayError after `seconds`; a refusal is raised at once, as it came.
-    """
-    deadline = time.monotonic() + seconds
-    pause = 0.2
-    while True:
-        try:
-            return call()
-        except Exception as error:
-            if not waiting_helps(error):
-                raise
-            if time.monotonic() + pause > deadline:
-                raise RecordAwayError(
-                    f"the record did not answer for {seconds:g} s: {first_line(error)}"
-                ) from error
-        time.sleep(pause)
-        pause = min(2 * pause, 5.0)

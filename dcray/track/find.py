@@ -80,7 +80,8 @@ def _winner(connection: Connection, directory: Path, cell: Cell, tracking_uri: s
     best = winner(here, seed=_search_seed(connection, cell))
     if best is not None:
         return best
-    known = sorted({"/".join(names_of(row)) for row in found.rows})
+    rows = sorted(found.rows, key=lambda row: (row.num_params or 0, row.unique_tokens, row.recipe))
+    known = list(dict.fromkeys("/".join(names_of(row)) for row in rows))
     wanted = "/".join(names_of(cell))
     if wanted in known:
         raise ConfigError(f"the cell {wanted} has no result at its search's seed yet; run it again")

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from dcray.track import runs
-from dcray.track.connect import Connection, patiently
+from dcray.track.connect import Connection
 from dcray.track.owner import Owner, this_process
 from dcray.track.points import Cell
 from dcray.track.writer import Write, Writer
@@ -59,7 +59,7 @@ class Lease:
 
     def held(self) -> bool:
         """Whether it is still ours: False where another driver thought us dead and took over."""
-        run = patiently(
+        run = self._connection.patiently(
             lambda: self._connection.client.get_run(self.run_id), seconds=RELEASE_SECONDS
         )
         return bool(run.data.tags.get("dcray.attempt") == self.attempt)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dcray.errors import ConfigError
-from dcray.track.connect import connect, patiently
+from dcray.track.connect import connect
 from dcray.track.points import REMARKS, is_key
 from dcray.track.rows import Row
 from dcray.track.writer import Write, apply
@@ -48,4 +48,4 @@ def remark(
     attempt = row.tags.get("dcray.attempt", "")
     write = Write(row.run_id, attempt, metrics=values, texts=texts)
     connection = connect(directory, tracking_uri, create=False)
-    patiently(lambda: apply(connection.client, write), seconds=PATIENCE_SECONDS)
+    connection.patiently(lambda: apply(connection.client, write), seconds=PATIENCE_SECONDS)

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 
 from dcray.errors import ConfigError
 from dcray.track import runs
-from dcray.track.connect import Connection, connect, patiently
+from dcray.track.connect import Connection, connect
 from dcray.track.lease import Lease, settle, take
 from dcray.track.marks import columns_of, identity_marks, texts_of
 from dcray.track.owner import Owner, this_process
@@ -65,10 +65,10 @@ class Store:
         Cell(study, "-", 1, "-")  # the name is checked before anything is made
         connection = connect(Path(directory), tracking_uri, create=True)
         with connection.lock():
-            experiment_id = patiently(
+            experiment_id = connection.patiently(
                 lambda: _experiment(connection, study), seconds=PATIENCE_SECONDS
             )
-            patiently(lambda: replay(connection), seconds=PATIENCE_SECONDS)
+            connection.patiently(lambda: replay(connection), seconds=PATIENCE_SECONDS)
         store = cls(connection, study, experiment_id)
         store.settle_orphans()
         return store
@@ -177,11 +177,13 @@ class Store:
             result.interrupt("the driver ended", seconds=None)
         for lease in list(self._leases.values()):
             lease.release("KILLED", seconds=None)
-        self.writer.settle(None, seconds=CLOSE_SECONDS)
-        self.writer.stop()
+        try:
+            self.writer.settle(None, seconds=CLOSE_SECONDS)
+        finally:
+            self.writer.stop()
 
     def _wait(self, call: Callable[[], T]) -> T:
-        return patiently(call, seconds=PATIENCE_SECONDS)
+        return self.connection.patiently(call, seconds=PATIENCE_SECONDS)
 
     def _marks(self, key: Key, parent: str, tags: Mapping[str, Any]) -> dict[str, str]:
         if self._provenance is None:

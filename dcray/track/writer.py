@@ -17,9 +17,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dcray.track.connect import Connection, first_line, waiting_helps
+from dcray.errors import RecordAwayError
+from dcray.track.connect import Connection
 from dcray.track.owner import HEARTBEAT_SECONDS, Owner, this_process
 from dcray.track.points import Metric
+from dcray.track.trouble import first_line, waiting_helps
 
 LINGER_SECONDS = 1.0  # points wait for others of their run: a batch costs 7 ms at any size
 METRICS_PER_BATCH = 1000  # the limits of log_batch
@@ -135,17 +137,25 @@ class Writer:
     def spill(self, run_id: str | None) -> list[Path]:
         """Leave what is pending for this run (None: each) on disk, for the next start to replay.
 
-        The thread goes on trying; where it succeeds, it removes the file.
+        The thread goes on trying; where it succeeds, it removes the file. Raises RecordAwayError
+        where the disk takes nothing either.
         """
         with self._changed:
             writes = self._of(run_id)
             by_run: dict[str, list[Write]] = {}
             for write in writes:
                 by_run.setdefault(write.run_id, []).append(write)
-            return [
-                _spill(self._connection, f"{run}-{found[0].attempt}.json", found)
-                for run, found in by_run.items()
-            ]
+            try:
+                return [
+                    _spill(self._connection, f"{run}-{found[0].attempt}.json", found)
+                    for run, found in by_run.items()
+                ]
+            except OSError as error:
+                raise RecordAwayError(
+                    f"the record does not answer, and {self._connection.directory / 'spill'} takes "
+                    f"nothing ({error.strerror}); make room there, then run again: each run goes "
+                    "on from its newest checkpoint"
+                ) from error
 
     def refusal(self, run_id: str) -> str | None:
         """What MLflow said when it refused a write of this run for good, None where it did not."""
@@ -275,9 +285,12 @@ def _spill(connection: Connection, name: str, writes: Iterable[Write]) -> Path:
         "writes": [asdict(write) for write in writes],
     }
     draft = path.with_suffix(".draft")
-    with draft.open("w", encoding="utf-8") as stream:
-        json.dump(content, stream)
-        stream.flush()
-        os.fsync(stream.fileno())
-    draft.replace(path)
+    try:
+        with draft.open("w", encoding="utf-8") as stream:
+            json.dump(content, stream)
+            stream.flush()
+            os.fsync(stream.fileno())
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
     return path

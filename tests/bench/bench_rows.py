@@ -72,7 +72,7 @@ def main() -> None:
         prepare(
             parse(f"tokens:{place}/ids.bin"),
             Path(place) / "corpus",
-            tokenizer=None,
+            tokenizer="gpt2",
             budgets=[args.tokens],
             val_tokens=50_000,
         )

@@ -22,7 +22,10 @@ def build(tmp_path_factory):
         (texts / f"{number}.jsonl").write_text(json.dumps({"text": f"text {number}"}) + "\n")
     np.save(root / "ids.npy", np.arange(500, dtype=np.uint16))
     values = {"files": texts, "huggingface": texts, "tokens": root / "ids.npy"}
-    return lambda name: parse(f"{name}:{values[name]}" if name in values else name)
+    options = {"tokens": {"vocabulary": "ids:500"}}
+    return lambda name: parse(
+        f"{name}:{values[name]}" if name in values else name, options.get(name)
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)

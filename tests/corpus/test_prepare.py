@@ -3,7 +3,10 @@
 import gzip
 import json
 import math
+import os
 import resource
+import shutil
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -177,6 +180,43 @@ def test_the_same_request_answers_at_once_and_another_is_refused(corpus, folder)
         prepare(parse(f"files:{folder}"), corpus.path, **ASKED, seed=7)
 
 
+def test_an_edit_of_equal_size_is_another_request(folder, tmp_path, ray_session):
+    mine = shutil.copytree(folder, tmp_path / "mine")
+    prepare(parse(f"files:{mine}"), tmp_path / "c", **ASKED)
+    edited = mine / "00.txt"
+    before, state = edited.read_text(encoding="utf-8"), edited.stat()
+    edited.write_text(before[:-2] + "#\n", encoding="utf-8")
+    assert edited.stat().st_size == state.st_size
+    with pytest.raises(ConfigError, match=r"source\.content is .* there, .* here"):
+        prepare(parse(f"files:{mine}"), tmp_path / "c", **ASKED)
+    edited.write_text(before, encoding="utf-8")  # the same text at another time is the same request
+    os.utime(edited, (0, 0))
+    assert prepare(parse(f"files:{mine}"), tmp_path / "c", **ASKED).train.tokens == 2000
+
+
+def test_one_document_is_refused_with_how_to_make_two(tmp_path, ray_session):
+    alone = tmp_path / "alone.txt"
+    alone.write_text(text(0, words=2000), encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"at least 2 are needed.*cut it into several files"):
+        prepare(parse(f"files:{alone}"), tmp_path / "c", **ASKED)
+    lines = tmp_path / "lines.jsonl"
+    rows = [{"text": text(number)} for number in range(40)]
+    lines.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    assert prepare(parse(f"files:{lines}"), tmp_path / "c", **ASKED).split == "document"
+
+
+def test_a_second_corpus_by_the_first_one_s_tokenizer(folder, tmp_path, ray_session):
+    asked = {"budgets": [500], "val_tokens": 200}
+    first = prepare(parse(f"files:{folder}"), tmp_path / "a", tokenizer="bpe:290", **asked)
+    named = f"hf:{tmp_path / 'a'}"
+    again = prepare(parse(f"files:{folder}"), tmp_path / "b", tokenizer=named, **asked, seed=7)
+    assert again.tokenizer == first.tokenizer
+    assert again.used_ids == len(np.unique(Corpus.open(tmp_path / "b").tokens()))
+    (tmp_path / "a" / "tokenizer.json").write_text("{}")
+    with pytest.raises(ConfigError, match="tokenizer_content is"):
+        prepare(parse(f"files:{folder}"), tmp_path / "b", tokenizer=named, **asked, seed=7)
+
+
 def test_a_folder_that_is_no_corpus_is_left_alone(folder, tmp_path):
     (tmp_path / "mine").write_text("mine")
     with pytest.raises(ConfigError, match="is no corpus"):
@@ -290,7 +330,7 @@ def test_a_single_long_line_streams_through(tmp_path, ray_session, megabytes):
     for name in (first, second):
         (tmp_path / name).write_text(text(name == first, 600))
     size = megabytes << 20
-    asked = {"tokenizer": "bpe:300", "budgets": [size // 20], "val_tokens": 1000}
+    asked = {"tokenizer": "bpe:260", "budgets": [size // 20], "val_tokens": 1000}
     manifest = prepare(parse(f"files:{tmp_path}"), tmp_path / "c", **asked)
     assert manifest.train.tokens == size // 20
     Corpus.open(tmp_path / "c").verify()
@@ -310,9 +350,33 @@ def test_a_vocabulary_beyond_uint16_is_stored_in_uint32(tmp_path):
     assert manifest.split == "row"
 
 
+def test_ids_whose_meaning_is_not_said_are_refused(tmp_path):
+    np.save(tmp_path / "ids.npy", np.arange(4000, dtype=np.uint16))
+    source = parse(f"tokens:{tmp_path / 'ids.npy'}")
+    asked = {"budgets": [1000], "val_tokens": 200}
+    with pytest.raises(ConfigError, match=r"must say what its ids mean: give --option vocabulary="):
+        prepare(source, tmp_path / "c", tokenizer=None, **asked)
+    assert not (tmp_path / "c").exists()
+    named = prepare(source, tmp_path / "c", tokenizer="ids:4000", **asked)
+    assert (named.tokenizer.name, named.tokenizer.vocab_size) == ("ids:4000", 4000)
+    assert named.used_ids == 1000  # each id once in the whole file
+
+
+@pytest.mark.parametrize(("top", "refused"), [(50_257, False), (50_258, True)])
+def test_the_first_id_beyond_the_vocabulary_is_refused(tmp_path, top, refused):
+    ids = np.arange(4000, dtype=np.uint16)
+    ids[-1] = top
+    np.save(tmp_path / "ids.npy", ids)
+    source = parse(f"tokens:{tmp_path / 'ids.npy'}", {"vocabulary": "gpt2", "row_tokens": 100})
+    asked = {"tokenizer": None, "budgets": [1000], "val_tokens": 200}
+    with pytest.raises(ConfigError, match="holds id 50258") if refused else nullcontext():
+        prepare(source, tmp_path / "c", **asked)
+    assert (tmp_path / "c").exists() is not refused
+
+
 def test_ids_beyond_the_vocabulary_are_refused(tmp_path):
     np.save(tmp_path / "ids.npy", np.arange(4000, dtype=np.uint32) + 70_000)
-    source = parse(f"tokens:{tmp_path / 'ids.npy'}")
+    source = parse(f"tokens:{tmp_path / 'ids.npy'}", {"vocabulary": "gpt2"})
     with pytest.raises(ConfigError, match=r'"gpt2" has 50258 ids'):
         prepare(source, tmp_path / "c", tokenizer=None, budgets=[1000], val_tokens=200)
     assert not (tmp_path / "c").exists()

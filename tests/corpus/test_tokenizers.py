@@ -43,7 +43,7 @@ def tokenizer(request, tmp_path_factory):
     if request.param == "byte":
         return encoders.ByteTokenizer()
     if request.param == "bpe":
-        return vocabularies.train_bpe("bpe:300", TRAINING)
+        return vocabularies.train_bpe("bpe:290", TRAINING)
     return normalizing_tokenizer(tmp_path_factory.mktemp("hf"))
 
 
@@ -90,7 +90,7 @@ def test_byte_level_tokenizers_give_the_text_back(text):
 
 
 def test_special_text_is_ordinary_text():
-    built = vocabularies.train_bpe("bpe:300", TRAINING)
+    built = vocabularies.train_bpe("bpe:290", TRAINING)
     text = "a<|endoftext|>[MASK]b"
     assert built.decode(built.encode_batch([text])[0]) == text
 
@@ -105,11 +105,24 @@ def test_bpe_lays_out_its_ids():
     )
 
 
-def test_bpe_of_a_small_corpus_leaves_ids_unused():
-    built = vocabularies.train_bpe("bpe:5000", ["abab"])
-    assert built.vocab_size == 5000
-    assert len(built.ranks) < 300
-    assert built.decode(built.encode_batch(["abab"])[0]) == "abab"
+def test_more_merges_than_a_text_gives_are_refused_with_the_most_it_gives():
+    """ "abab" merges twice: ab, then abab; so 256 bytes, two merges and two special ids."""
+    with pytest.raises(ConfigError, match=r"needs 4,742 merges, .* gives 2: choose bpe:260 at"):
+        vocabularies.train_bpe("bpe:5000", ["abab"])
+    built = vocabularies.train_bpe("bpe:260", ["abab"])
+    assert built.vocab_size == len(built.ranks) + 2 == 260
+    assert built.encode_batch(["abab"])[0].tolist() == [257]
+    assert built.decode([257]) == "abab"
+
+
+def test_a_corpus_tokenizer_serves_another_corpus(tmp_path):
+    """hf:PATH takes the file that prepare wrote, or its folder: the same ids, the same identity."""
+    built = vocabularies.train_bpe("bpe:280", TRAINING)
+    (tmp_path / "tokenizer.json").write_bytes(tokenizers.dumps(built))
+    for path in (tmp_path, tmp_path / "tokenizer.json"):
+        again = vocabularies.build(f"hf:{path}")
+        assert again == built
+        assert tokenizers.sha256(again) == tokenizers.sha256(built)
 
 
 @settings(max_examples=100, deadline=None)
@@ -121,7 +134,7 @@ def test_pieces_join_to_the_text(text, limit):
 
 
 def test_pieces_cut_at_words_change_no_id(monkeypatch):
-    built = vocabularies.train_bpe("bpe:300", TRAINING)
+    built = vocabularies.train_bpe("bpe:290", TRAINING)
     text = "the cat sat, 1234 caf\u00e9 on the mat. " * 50
     whole = built.encode_batch([text])[0]
     monkeypatch.setattr(encoders, "PIECE_CHARS", 64)

@@ -1,11 +1,19 @@
 """dcray eval, gap and export as a user gives them: what they answer, write and refuse."""
 
 import json
+import os
+import resource
 import shutil
+import subprocess
+import sys
 
 import pytest
+import torch
 
 from dcray.corpus.prepare import prepare
+from dcray.errors import ConfigError
+from dcray.evals.export import export
+from dcray.evals.run import find_run
 from dcray.sources import parse
 from dcray.track import runs
 from dcray.track.find import find
@@ -215,3 +223,49 @@ def test_your_own_tasks_come_from_a_folder(record, dcray, tmp_path):
                          *where(record))  # fmt: skip
     assert code == 0
     assert "mine" in out
+
+
+@pytest.mark.parametrize("place", ["/proc/model", "/proc/deep/model", "FILE/model"])
+def test_an_export_to_a_place_that_cannot_be_written_is_a_sentence(record, dcray, tmp_path, place):
+    """/proc takes no folder of anybody's, root included; nor does a file."""
+    (tmp_path / "file").write_text("a file")
+    target = place.replace("FILE", str(tmp_path / "file"))
+    before = sorted(tmp_path.rglob("*"))
+    code, _, said = dcray("export", record.name("ar"), "--out", target, *where(record))
+    assert code == 2
+    assert f"--out must be a folder that can be made and written, got {target} (" in said
+    assert "name another" in said
+    assert "Traceback" not in said
+    assert [path for path in sorted(tmp_path.rglob("*")) if path not in before] == []
+
+
+def test_an_export_to_a_full_disk_leaves_nothing(record, dcray, tmp_path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    run = find_run(record.directory, record.name("ar")).load(
+        torch.device("cpu"), precision="float32"
+    )
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2048, hard))
+    try:
+        with pytest.raises(ConfigError, match="make room there, or name another"):
+            export(run, tmp_path / "out" / "model")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.parametrize("offline", ["1", pytest.param("0", marks=pytest.mark.slow)])
+def test_tasks_whose_data_are_away_are_one_sentence(record, tmp_path, offline):
+    """As a user has it: a process of its own, a hub that refuses, no cache; not a line beside."""
+    done = subprocess.run(
+        [sys.executable, "-m", "dcray", "eval", record.name("ar"), "--tasks", "arc_easy,boolq",
+         *map(str, where(record))],
+        capture_output=True, text=True, check=False, timeout=280,
+        env={**os.environ, "HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path),
+             "HF_HUB_OFFLINE": offline},
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith('error: the data of "arc_easy" (')
+    assert 'load_dataset("allenai/ai2_arc", "ARC-Easy"); load_dataset(' in line
+    assert line.endswith("nothing was evaluated")

@@ -58,3 +58,5 @@ def test_in_print_no_column_is_cut_off(window, url):
     right = window.eval(f"{tables}.map(x => x.getBoundingClientRect().right)")
     assert len(right) >= 5
     assert max(right) <= 700
+    cells = "[...document.querySelectorAll('th, td')]"
+    assert window.eval(f"[...new Set({cells}.map(x => getComputedStyle(x).padding))].length") == 1

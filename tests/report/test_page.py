@@ -109,7 +109,8 @@ def test_headings_language_and_table_headers_are_there(written):
     assert all(later - earlier <= 1 for earlier, later in pairwise(levels))
     assert {attrs.get("scope") for attrs in reader.all("th")} == {"col", "row"}
     assert "prefers-color-scheme: dark" in written
-    assert "@media print" in written
+    in_print = written.partition("@media print {")[2].partition("</style>")[0]
+    assert "\n  th, td { padding: .15rem .3rem; }" in in_print  # of names in the rows, too
 
 
 def test_names_and_reasons_are_text_and_not_markup(written):

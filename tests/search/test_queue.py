@@ -143,6 +143,19 @@ def test_a_budget_more_in_the_file_trains_that_budget_alone():
     )
 
 
+def test_a_cell_that_was_interrupted_shows_all_of_its_best_result():
+    """A MIR cell has results, its AR cell has lost some: it waits, and its line is whole."""
+    queue = queue_of(study_of(MINI))
+    play(queue)
+    mir = Cell("toy", "60k", 8_000, "mir")
+    winner = queue.state(mir).winner.config
+    again = queue_of(study_of(MINI), {mir: on_record(queue)[mir]})
+    line = cell_line(again, mir)
+    assert line.state == "waiting"
+    assert (line.num_epochs, line.lr) == (winner.num_epochs, winner.optim.lr)
+    assert line.weight_decay == pytest.approx(winner.optim.weight_decay, rel=5e-3)  # 3 digits
+
+
 def test_a_longer_longest_run_is_a_new_configuration():
     """Its warm-up is longer: nothing is answered, nothing becomes invalid."""
     short = queue_of(study_of(MINI))

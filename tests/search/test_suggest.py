@@ -1,5 +1,6 @@
 """Where to start a new cell: published figures, and averages by hand."""
 
+import json
 import math
 import statistics
 
@@ -49,7 +50,7 @@ def test_halfway_between_two_cells_is_their_geometric_mean():
     assert found.lr == 3e-3  # sqrt(1e-3 * 1e-2) = 3.16e-3, snapped
     assert found.weight_decay == float(f"{262_144 / (3e-3 * 1.0 * 99_999_744):.3g}")
     assert found.box == {
-        "num_epochs": [4.0, 8.0, 16.0],
+        "num_epochs": [4, 8, 16],
         "lr": [1e-3, 3e-3, 1e-2],
         "tau": [0.5, 1.0, 2.0],
     }
@@ -90,3 +91,10 @@ def test_results_on_record_count_by_their_lowest_loss():
     ]
     (one,) = recorded(rows, "ar")
     assert (one.name, one.lr, one.num_params) == ("60k 16k", 3e-3, 59_616)
+
+
+def test_epochs_are_whole_numbers_also_in_json():
+    known = [Known("one", num_params(PAPER_SIZES["72m"], 50_258), 50_000_000, 8, 1e-3, 1.0)]
+    said = json.loads(json.dumps(start("72m", "50m", known).box))
+    assert said["num_epochs"] == [2, 4, 8]
+    assert all(isinstance(epochs, int) for epochs in said["num_epochs"])

@@ -52,6 +52,14 @@ def test_a_local_folder_has_no_revision(dataset):
     assert described["revision"] == {str(dataset): None}
 
 
+def test_a_local_folder_that_was_edited_is_another_request(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "one"}\n')
+    before = parse(f"huggingface:{tmp_path}").request()
+    assert parse(f"huggingface:{tmp_path}").request() == before
+    (tmp_path / "a.jsonl").write_text('{"text": "two"}\n')
+    assert parse(f"huggingface:{tmp_path}").request() != before
+
+
 def test_a_full_commit_needs_no_network():
     commit = "0123456789abcdef0123456789abcdef01234567"
     assert huggingface.resolve("owner/name", commit) == commit

@@ -12,7 +12,8 @@ import sqlalchemy
 
 from dcray.errors import ConfigError
 from dcray.track import runs
-from dcray.track.connect import connect, is_local, redacted, resolve_uri, silence
+from dcray.track.address import is_local, redacted, resolve_uri
+from dcray.track.connect import connect, silence
 from dcray.track.store import Store
 from tests.track.support import STUDY
 
@@ -132,3 +133,64 @@ def test_an_older_mlflows_database_is_migrated(tmp_path):
     assert utils._get_schema_version(engine) != utils._get_latest_schema_revision()
     Store.open(tmp_path, study=STUDY).close()
     assert utils._get_schema_version(engine) == utils._get_latest_schema_revision()
+
+
+@pytest.mark.parametrize("content", [b"not a database", os.urandom(50_000)])
+@pytest.mark.parametrize("create", [True, False])
+def test_a_damaged_database_is_told_by_its_file(tmp_path, content, create):
+    (tmp_path / "mlflow.db").write_bytes(content)
+    with pytest.raises(
+        ConfigError, match=r"mlflow\.db is damaged, .*put a copy of it back"
+    ) as told:
+        connect(tmp_path, None, create=create)
+    assert "server" not in str(told.value)
+    assert (tmp_path / "mlflow.db").read_bytes() == content
+
+
+def test_a_locked_database_is_told_with_who_holds_it(directory):
+    code = (
+        "import sqlite3, sys; d = sqlite3.connect(sys.argv[1], isolation_level=None);"
+        "d.execute('begin exclusive'); print('held', flush=True); sys.stdin.read()"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", code, str(directory / "mlflow.db")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert holder.stdout.readline() == b"held\n"
+        with pytest.raises(ConfigError, match="is locked by another process") as told:
+            connect(directory, None, create=False)
+        assert f"process {holder.pid} (" in str(told.value)
+        assert "server" not in str(told.value)
+    finally:
+        holder.communicate(timeout=20)
+    connect(directory, None, create=False)
+
+
+FULL = """
+import resource, sys
+from pathlib import Path
+from dcray.errors import ConfigError
+from dcray.track.connect import connect
+limit = int(sys.argv[2])
+resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+try:
+    connect(Path(sys.argv[1]), None, create=True)
+except ConfigError as error:
+    print(error)
+"""
+
+
+def test_a_full_disk_is_told_and_leaves_no_half_made_database(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, str(tmp_path), "100000"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        check=False,
+    )
+    assert "mlflow.db cannot be written or read" in done.stdout, done.stderr
+    assert "make room there" in done.stdout
+    assert {path.name for path in tmp_path.iterdir()} <= {"mlflow.lock"}
+    connect(tmp_path, None, create=True)

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dcray.errors import ConfigError
+from dcray.errors import ConfigError, RecordAwayError
 from dcray.track import runs
-from dcray.track.connect import RecordAwayError
 from dcray.track.lease import CellHeldError
 from dcray.track.owner import Owner
 from dcray.track.points import Cell
@@ -274,8 +273,17 @@ def test_patience_ends(store, directory, monkeypatch):
     monkeypatch.setattr(
         "dcray.track.store.runs.search", lambda *_: (_ for _ in ()).throw(OSError("away"))
     )
-    with pytest.raises(RecordAwayError, match="did not answer"):
+    with pytest.raises(RecordAwayError, match=r"did not answer for 0 s: .*mlflow\.db cannot be op"):
         store.find(key())
+
+
+def test_a_disk_that_takes_nothing_at_all_is_a_sentence(directory, monkeypatch):
+    store = open_store(directory)
+    monkeypatch.setattr("dcray.track.store.CLOSE_SECONDS", 0.2)
+    begin(store)
+    (directory / "spill").write_text("no folder")  # root may write to every folder, not to a file
+    with locked(directory), pytest.raises(RecordAwayError, match="each run goes on from its"):
+        store.close()
 
 
 def test_a_cell_of_another_study_is_our_own_mistake(store):

@@ -1,0 +1,121 @@
+"""When the record does not answer: whether waiting helps, and what is wrong in a sentence."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import psutil
+
+from dcray.errors import ConfigError, RecordAwayError
+from dcray.track.address import redacted, sqlite_path
+
+T = TypeVar("T")
+
+PERMANENT = {  # error codes that no waiting cures
+    "INVALID_PARAMETER_VALUE",
+    "RESOURCE_DOES_NOT_EXIST",
+    "RESOURCE_ALREADY_EXISTS",
+    "INVALID_STATE",
+    "PERMISSION_DENIED",
+    "UNAUTHENTICATED",
+    "ENDPOINT_NOT_FOUND",
+    "NOT_IMPLEMENTED",
+}
+DAMAGED = re.compile(
+    r"file is not a database|disk image is malformed|no such (table|column)"
+    r"|table \w+ already exists"
+)
+NO_SPACE = re.compile("database or disk is full|disk I/O error|No space left|File too large")
+LOCKED = re.compile("database (table )?is locked")
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text, at most 300 characters."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0][:300]
+
+
+def waiting_helps(error: BaseException) -> bool:
+    """Whether the same call may succeed later: a lock or a server away, not a refusal."""
+    if _says(error, DAMAGED):
+        return False
+    code = getattr(error, "error_code", None)
+    if code is not None:
+        return code not in PERMANENT
+    if isinstance(error, (FileNotFoundError, IsADirectoryError, PermissionError)):
+        return False
+    return isinstance(error, OSError) or type(error).__module__.startswith(
+        ("sqlalchemy", "sqlite3")
+    )
+
+
+def patiently(call: Callable[[], T], *, uri: str, seconds: float) -> T:
+    """call(), tried again with growing pauses while the record `uri` is locked or away.
+
+    Raises RecordAwayError after `seconds`, ConfigError at once for a file that is damaged; another
+    refusal is raised at once, as it came.
+    """
+    deadline = time.monotonic() + seconds
+    pause = 0.2
+    while True:
+        try:
+            return call()
+        except Exception as error:
+            if uri.startswith("sqlite") and _says(error, DAMAGED):
+                raise ConfigError(sentence(uri, error)) from error
+            if not waiting_helps(error):
+                raise
+            if time.monotonic() + pause > deadline:
+                raise RecordAwayError(
+                    f"the record did not answer for {seconds:g} s: {sentence(uri, error)}"
+                ) from error
+        time.sleep(pause)
+        pause = min(2 * pause, 5.0)
+
+
+def sentence(uri: str, error: BaseException) -> str:
+    """What is wrong with the record at `uri`, which did not answer, and what to do about it."""
+    if not uri.startswith("sqlite"):
+        return (
+            f"tracking_uri {redacted(uri)} does not answer ({first_line(error)}); "
+            f"start that server, or leave tracking_uri out to use DIR/mlflow.db"
+        )
+    path = sqlite_path(uri).absolute()
+    if _says(error, LOCKED):
+        held = f" ({', '.join(found)})" if (found := holders(path)) else ""
+        return f"{path} is locked by another process{held}; end that process, then run again"
+    if _says(error, NO_SPACE):
+        free = f"{shutil.disk_usage(path.parent).free / 1e6:,.1f} MB"
+        return (
+            f"{path} cannot be written or read, {free} are free on its disk "
+            f"({first_line(error)}); make room there, then run again"
+        )
+    if _says(error, DAMAGED):
+        return (
+            f"{path} is damaged, or no database of MLflow ({first_line(error)}); put a copy of it "
+            "back, or move it away: the next train or search begins a new record"
+        )
+    return f"{path} cannot be opened ({first_line(error)}); make it readable, or give --dir another"
+
+
+def holders(path: Path) -> list[str]:
+    """Other processes that have `path` open, those that this user may see: "process 7 (name)"."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.pid != psutil.Process().pid and any(
+                Path(one.path) == path for one in process.open_files()
+            ):
+                found.append(f"process {process.pid} ({process.name()})")
+        except (psutil.Error, OSError):
+            continue
+    return found
+
+
+def _says(error: BaseException, what: re.Pattern[str]) -> bool:
+    return what.search(first_line(error)) is not None
