@@ -28,7 +28,8 @@ def head_nats(x: Tensor, weight: Tensor, targets: Tensor, vocab_size: int) -> Te
     """
     if x.is_cuda and x.dtype in HALVES and has_triton():
         apply: Any = _HeadNats.apply
-        nats: Tensor = apply(x.flatten(0, 1), weight, targets.reshape(-1), vocab_size)
+        train = torch.is_grad_enabled()
+        nats: Tensor = apply(x.flatten(0, 1), weight, targets.reshape(-1), vocab_size, train)
         return nats.view(targets.shape).clone()  # FSDP2 hooks the output: it must be no view
     return target_nats(F.linear(x, weight), targets, vocab_size)
 
@@ -74,34 +75,38 @@ class _PlainNats(torch.autograd.Function):
 
 
 class _HeadNats(torch.autograd.Function):
-    """nats (n,) float32 of targets (n,) under x (n, D) @ weight.T."""
+    """nats (n,) float32 of targets (n,) under x (n, D) @ weight.T; `train`: and their gradient."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, targets: Tensor, vocab_size: int) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, targets: Tensor, vocab_size: int, train: bool
+    ) -> Tensor:
         logits = x @ weight.T
         nats = torch.empty(len(x), dtype=torch.float32, device=x.device)
-        _kernel()[(len(x),)](
-            logits, targets, nats, logits.shape[1], vocab_size, COLUMNS=COLUMNS, num_warps=WARPS
-        )
-        ctx.save_for_backward(x, weight, logits)
+        how = {"GRADIENT": train, "COLUMNS": COLUMNS, "num_warps": WARPS}
+        _kernel()[(len(x),)](logits, targets, nats, logits.shape[1], vocab_size, **how)
+        if train:
+            ctx.save_for_backward(x, weight, logits)
         return nats
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
         x, weight, by_logit = ctx.saved_tensors
         of_row = grad[:, None].to(x.dtype)
-        return (by_logit @ weight) * of_row, by_logit.T @ (x * of_row), None, None
+        return (by_logit @ weight) * of_row, by_logit.T @ (x * of_row), None, None, None
 
 
 @lru_cache(maxsize=1)
 def _kernel() -> Any:
-    """nats of each row, and its logits replaced by softmax minus one-hot; 0 in the padding."""
+    """nats of each row; with GRADIENT its logits become softmax minus one-hot, 0 in the padding."""
     import triton
     import triton.language as tl
 
     @triton.jit  # type: ignore[untyped-decorator]
-    def nats_and_gradient(logits, targets, nats, width, vocab_size, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
+    def nats_and_gradient(  # type: ignore[no-untyped-def]
+        logits, targets, nats, width, vocab_size, GRADIENT: tl.constexpr, COLUMNS: tl.constexpr
+    ):
         row = tl.program_id(0).to(tl.int64)
         base = logits + row * width
         target = tl.load(targets + row)
@@ -118,13 +123,14 @@ def _kernel() -> Any:
             top = new
         log_sum = top + tl.log2(tl.sum(sums, 0))
         tl.store(nats + row, log_sum * 0.6931471805599453 - chosen)
-        for start in tl.range(0, width, COLUMNS):
-            columns = start + offsets
-            x = tl.load(base + columns, mask=columns < vocab_size, other=-float("inf"))
-            p = tl.exp2(x.to(tl.float32) * 1.4426950408889634 - log_sum)
-            tl.store(base + columns, p.to(logits.dtype.element_ty), mask=columns < width)
-        tl.debug_barrier()  # the target's own comes last
-        p = tl.exp2(chosen * 1.4426950408889634 - log_sum)
-        tl.store(base + target, (p - 1).to(logits.dtype.element_ty))
+        if GRADIENT:
+            for start in tl.range(0, width, COLUMNS):
+                columns = start + offsets
+                x = tl.load(base + columns, mask=columns < vocab_size, other=-float("inf"))
+                p = tl.exp2(x.to(tl.float32) * 1.4426950408889634 - log_sum)
+                tl.store(base + columns, p.to(logits.dtype.element_ty), mask=columns < width)
+            tl.debug_barrier()  # the target's own comes last
+            p = tl.exp2(chosen * 1.4426950408889634 - log_sum)
+            tl.store(base + target, (p - 1).to(logits.dtype.element_ty))
 
     return nats_and_gradient

@@ -12,7 +12,7 @@ from dcray.sizes import Pass, forward_flops, num_params, pad_vocab
 BACKWARD = 2.0  # a backward pass costs two forward passes
 CHECKPOINT_BYTES = 12  # a parameter: its float32 weight and two moments
 STATE_BYTES = 16  # float32 weight, gradient and two moments a parameter
-LAST_COST_FRAC, FEWEST = 0.015, 4  # validation where no best epoch is kept
+LAST_COST_FRAC, FEWEST = 0.01, 4  # validation where no best epoch is kept
 HEADROOM = 0.85  # of a device's memory; the rest is fragmentation and what we do not count
 
 

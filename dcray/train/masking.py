@@ -26,5 +26,7 @@ def mask_positions(key: Tensor, ratios: Tensor, seq_len: int, *, mask_from: int 
     positions = key.new_ones(seq_len).cumsum(0) - 1
     row = keyed.derive(key, keyed.POSITIONS)
     bits = (keyed.derive(row[:, None], positions[None, :]) >> 11) & ((1 << 53) - 1)
-    hidden = bits.double() * 2.0**-53 < ratios[:, None]
-    return hidden & (positions >= mask_from)[None, :]
+    # A uniform draw bits * 2^-53 lies below r where bits < ceil(r * 2^53): whole numbers compare
+    # alike, in fewer passes.
+    hidden = bits < (ratios * 2.0**53).ceil().long()[:, None]
+    return hidden & (positions >= mask_from)[None, :] if mask_from else hidden

@@ -69,6 +69,21 @@ def test_positions_are_masked_at_their_rows_ratio_and_independently():
     assert abs(float(same) - 0.5) < 0.005  # neighbouring rows agree by chance alone
 
 
+def test_a_position_is_masked_where_its_uniform_draw_lies_below_the_ratio():
+    """The draws themselves, as float64, against every kind of ratio: never, always, and between."""
+    rows = keys(200)
+    ratios = torch.rand(200, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    ratios[:2], ratios[2:4] = 0.0, 1.0
+    draw = uniform(keyed.derive(rows, keyed.POSITIONS), 5)  # of position 5, for every row
+    ratios[4] = draw[4]  # not below itself
+    ratios[5] = torch.nextafter(draw[5], torch.tensor(1.0).double())
+    hidden = mask_positions(rows, ratios, 9)[:, 5]
+    assert torch.equal(hidden, draw < ratios)
+    assert not hidden[:2].any()
+    assert hidden[2:4].all()
+    assert (hidden[4], hidden[5]) == (False, True)
+
+
 def test_mask_from_leaves_the_first_inputs():
     hidden = mask_positions(keys(100), torch.full((100,), 0.99).double(), 32, mask_from=8)
     assert not hidden[:, :8].any()

@@ -139,13 +139,13 @@ def test_automatic_validation_costs_at_most_its_share(num_rows):
 
 @pytest.mark.parametrize(
     ("budget", "num_epochs", "points"),
-    [("100m", 16, 6), ("100m", 1, 1), ("100m", 3, 3), ("1m", 16, 4)],
+    [("100m", 16, 4), ("100m", 1, 1), ("100m", 3, 3), ("1m", 16, 4), ("400m", 16, 16)],
 )
-def test_by_default_validation_takes_a_sixtieth_but_a_curve_has_four_points(
+def test_by_default_validation_takes_a_hundredth_but_a_curve_has_four_points(
     budget, num_epochs, points
 ):
-    """10M tokens are scored. At 100M one epoch's scoring costs 1/30 of its training: every third
-    epoch and the last. At 1M it costs three times the training: every fourth."""
+    """10M tokens are scored. At 100M an epoch's scoring costs 1/30 of its training: every fourth.
+    At 1M it costs three times the training: every fourth all the same. At 400M, 1/120: each."""
     config = override(
         RunConfig(), {"data.unique_tokens": budget, "num_epochs": num_epochs}
     ).resolved(vocab_size=50_258)
