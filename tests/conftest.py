@@ -65,6 +65,21 @@ def corpus_copy(tiny_corpus, tmp_path) -> Path:
 
 
 @pytest.fixture
+def other_corpus(corpus_copy) -> Path:
+    """The tiny corpus but for one token of its validation set."""
+    import hashlib
+    import json
+
+    data = bytearray((corpus_copy / "validation.bin").read_bytes())
+    data[2] ^= 1
+    (corpus_copy / "validation.bin").write_bytes(data)
+    manifest = json.loads((corpus_copy / "manifest.json").read_text())
+    manifest["files"]["validation.bin"] = hashlib.sha256(data).hexdigest()
+    (corpus_copy / "manifest.json").write_text(json.dumps(manifest))
+    return corpus_copy
+
+
+@pytest.fixture
 def small_disk(tmp_path):
     """Makes a file system of a size such as "400k"; its folder."""
     path = tmp_path / "disk"

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.studies import call, cells_of, final_table, search_words, settled, write_study
-from tests.training import broken_objective, client_of, runs, start
+from dcray.track.runs import studies
+from tests.studies import LADDER, call, cells_of, final_table, search_words, settled, write_study
+from tests.training import TINY, broken_objective, client_of, runs, start
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +82,38 @@ def test_again_it_is_answered_without_ray(dcray, tiny_corpus, searched):
         assert cell["answered"] == cells_of(out)[name]["finished"]
         assert settled(cell)
     assert final_table(folder / "runs") == before
+
+
+def test_a_second_corpus_is_refused_and_has_a_study_of_its_own(
+    dcray, tiny_corpus, other_corpus, searched
+):
+    """Nothing is computed, and each sentence names both corpora and what to do."""
+    folder, study, _ = searched
+    before = final_table(folder / "runs")
+    words = search_words(study, other_corpus, folder / "runs")
+    code, out, err = dcray(*words)
+    assert (code, out) == (2, "")
+    said = " ".join(err.split())
+    assert f'"micro" was begun on {tiny_corpus} (' in said
+    assert f"and {other_corpus} (" in said
+    assert f"has another validation set. Give --study another name, --corpus {tiny_corpus}" in said
+    assert final_table(folder / "runs") == before
+    code, out, err = dcray(*words, "--study", "other", "--max-device-hours", "1e-9")
+    assert code == 3, err  # this one would be searched
+    train = ["train", *TINY, "--corpus", other_corpus, "--dir", folder / "runs", "--study", "micro"]
+    code, out, err = dcray(*train)
+    assert (code, out) == (2, "")
+    assert "a study has one corpus" in err
+
+
+def test_a_refused_search_leaves_no_study(dcray, tiny_corpus, tmp_path):
+    """Neither where the corpus is too small nor where no node could hold a trial."""
+    small = write_study(tmp_path, budgets=("5k",), name="small.toml")
+    wide = write_study(tmp_path, body=LADDER + "[resources.tiny]\ngpus = 64\n", name="wide.toml")
+    for study in (small, wide):
+        code, out, err = dcray(*search_words(study, tiny_corpus, tmp_path / "runs"))
+        assert code == 2, out
+    assert studies(tmp_path / "runs") == []
 
 
 def test_status_says_the_same_by_the_record_alone(dcray, searched):

@@ -111,14 +111,16 @@ def _suggest(
     as_json: bool,
 ) -> None:
     from dcray.cli.plan_view import print_suggestion, suggestion_dict
-    from dcray.search.recorded import results_on_record
+    from dcray.search.recorded import studies_on_record
     from dcray.search.suggest import published, recorded, suggest
     from dcray.sizes import num_params, usual_vocab_size
+    from dcray.track.runs import every_result
 
     config, name = _start_of(wanted, study)
     recipe = recipes[0] if recipes else "ar"
-    rows = results_on_record(directory, tracking_uri) if study else []
-    known = recorded([row for row in rows if row.study == name], recipe)
+    begun = name in studies_on_record(directory, tracking_uri) if study else False
+    rows = every_result(directory, study=name, tracking_uri=tracking_uri) if begun else []
+    known = recorded(rows, recipe)
     source = f'results of "{name}" on record, recipe {recipe}' if known else "the paper's winners"
     vocab_size = config.model.vocab_size or usual_vocab_size(config.size_name)
     found = suggest(config, num_params(config.shape, vocab_size), known or published())

@@ -42,6 +42,10 @@ def search(
     corpus: Annotated[
         Path | None, typer.Option(help="The corpus folder; else the study file's.")
     ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option("--study", help="Record it under this name: a study has one corpus."),
+    ] = None,
     sizes: SizesOption = "",
     budgets: BudgetsOption = "",
     recipes: RecipesOption = "",
@@ -76,7 +80,7 @@ def search(
         raise ConfigError(f'--keep-weights must be "winner" or "all", got "{keep_weights}"')
     from dcray.search.grid import Study
 
-    asked = Study.read(study)
+    asked = Study.read(study, name=name)
     task = run_search(
         asked,
         asked.select(sizes=names(sizes), budgets=names(budgets), recipes=names(recipes)),

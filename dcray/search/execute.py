@@ -25,6 +25,7 @@ from dcray.search.queue import Ended, FixedQueue, Queue
 from dcray.search.request import Request
 from dcray.search.runner import StopRequest, Trial, run_trials, stop_on_signals
 from dcray.sections import RuntimeConfig
+from dcray.track.hold import check_corpus, hold_corpus
 from dcray.track.lease import CellHeldError
 from dcray.track.rows import Row
 from dcray.track.store import Store
@@ -79,8 +80,13 @@ def execute(
     view: View,
     num_cpus: int | None = None,
 ) -> list[Ended]:
-    """Every request answered, from the record or by training; in the order of `requests`."""
+    """Every request answered, from the record or by training; in the order of `requests`.
+
+    Raises ConfigError where the study on record has another corpus.
+    """
     ended: dict[str, Ended] = {}
+    reads = {one.config.data.unique_tokens: one.reads for one in requests}
+    check_corpus(store, corpus, reads)
     for one in requests:
         row = store.find(one.key)
         if row is not None and row.state in ("complete", "diverged"):
@@ -94,6 +100,7 @@ def execute(
         with site.open(needs_gpu=on_gpu):
             for one in missing:  # all are refused before any is begun
                 place_run(one.config, site.machine, view.note)
+            hold_corpus(store, corpus, reads)
             with _claimed(store, missing):
                 trained: dict[str, Ended] = {}
                 train_queue(

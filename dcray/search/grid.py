@@ -24,9 +24,12 @@ class Study:
     paths: tuple[Path, ...] = ()
 
     @classmethod
-    def read(cls, study: str) -> Study:
-        """STUDY of a command line. Raises ConfigError with every problem."""
-        files = read_study(study)
+    def read(cls, study: str, *, name: str | None = None) -> Study:
+        """STUDY of a command line, under another name if one is given.
+
+        Raises ConfigError with every problem.
+        """
+        files = [(path, file.renamed(name or file.study)) for path, file in read_study(study)]
         return cls.of([file for _, file in files], [path for path, _ in files])
 
     @classmethod

@@ -85,6 +85,10 @@ class StudyFile(Frozen):
     recipes: dict[str, RecipeConfig]
     resources: dict[str, ResourceConfig] = Field(default_factory=dict)
 
+    def renamed(self, name: str) -> StudyFile:
+        """The same cells under another study's name."""
+        return self if name == self.study else self.model_copy(update={"study": name})
+
     @field_validator("budgets")
     @classmethod
     def _counts(cls, budgets: list[str]) -> list[str]:
