@@ -111,7 +111,7 @@ def test_a_refused_search_leaves_no_study(dcray, tiny_corpus, tmp_path):
     small = write_study(tmp_path, budgets=("5k",), name="small.toml")
     wide = write_study(tmp_path, body=LADDER + "[resources.tiny]\ngpus = 64\n", name="wide.toml")
     for study in (small, wide):
-        code, out, err = dcray(*search_words(study, tiny_corpus, tmp_path / "runs"))
+        code, out, _ = dcray(*search_words(study, tiny_corpus, tmp_path / "runs"))
         assert code == 2, out
     assert studies(tmp_path / "runs") == []
 

@@ -71,7 +71,9 @@ class Book:
         return self.open[name]
 
     def on_report(self, name: str, report: Report) -> None:
-        """Points of a run, and how fast it is."""
+        """Points of a run, how fast it is, and what it has to say."""
+        for note in report.notes:
+            self.view.note(f"{name}: {note}")
         points = list(report.points)
         if points:
             rate = {"perf/tokens_per_second": report.tokens_per_second}
