@@ -15,6 +15,7 @@ from typing import Any
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
+from dcray import plugins
 from dcray.errors import ConfigError, did_you_mean
 from dcray.sections import (
     DataConfig,
@@ -134,10 +135,13 @@ class RunConfig(Frozen):
         return self.model_dump(mode="json")
 
     def identity(self, reads: str) -> str:
-        """The hash (16 hex digits) of the configuration and of what it reads (Corpus.reads)."""
-        return hashlib.sha256(
-            json.dumps([self.identity_fields(), reads], sort_keys=True).encode()
-        ).hexdigest()[:16]
+        """The hash (16 hex digits) of the configuration and of what it reads (Corpus.reads).
+
+        Where the objective is somebody else's plug-in, also of its source: a mended one is another.
+        """
+        source = plugins.source_hash("objectives", self.objective.name)
+        parts = [self.identity_fields(), reads, *([source] if source else [])]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
     def identity_fields(self) -> dict[str, Any]:
         """What makes this configuration another one; the shape stands for the size's name."""

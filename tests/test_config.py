@@ -127,6 +127,16 @@ def test_what_resolving_writes_out_counts_once():
     assert stride.identity("x") == BASE.identity("x")
 
 
+KEYS = {"ar": "e85a343952a29240", "mir": "1057b57fa07beefe", "mdlm": "820aec9c723d0edc"}
+
+
+@pytest.mark.parametrize("name", sorted(KEYS))
+def test_the_keys_of_our_objectives_stay_as_they_are(name):
+    """Another value here invalidates everybody's record: these are of dcray 0.1 as it was begun."""
+    config = override(RunConfig(), {"objective": name}).resolved(vocab_size=512)
+    assert config.identity("reads") == KEYS[name]
+
+
 def test_what_is_left_out_of_an_identity():
     assert set(NOT_IDENTITY) == {"seed", "runtime", "size"}
     assert BASE.identity("reads") != BASE.identity("other tokens")

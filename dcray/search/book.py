@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from dcray import plugins
 from dcray.config import RunConfig
 from dcray.corpus.manifest import Corpus
 from dcray.search.place import Machine
@@ -164,6 +165,7 @@ def _tags(one: Request, run: RunConfig, machine: Machine) -> dict[str, Any]:
     config = one.config
     return {
         "objective": config.objective.name,
+        "objective_source": plugins.source_hash("objectives", config.objective.name),
         "budget": count_label(one.key.cell.unique_tokens),
         "bound": config.objective.build().bound,
         "device": machine.gpu_name if run.runtime.device == "cuda" else machine.cpu_name,

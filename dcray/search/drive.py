@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from dcray import plugins
 from dcray.config import RunConfig
 from dcray.errors import ConfigError
 from dcray.search.budget import Budget
@@ -27,7 +28,7 @@ from dcray.search.wish import CellWish
 from dcray.track.hold import check_corpus, hold_corpus
 from dcray.track.lease import CellHeldError, Lease
 from dcray.track.points import Cell
-from dcray.track.rows import Row
+from dcray.track.rows import Row, source_of
 
 FAILURES = ("failed", "refused", "lost")
 
@@ -256,10 +257,18 @@ def _readings(wishes: Sequence[CellWish], site: Site) -> dict[Cell, Reading]:
 
 
 def _known(rows: Sequence[Row]) -> dict[Cell, dict[Slot, Found]]:
-    """The results that need no training: complete ones, and divergences, which would repeat."""
+    """The results that need no training: complete ones, and divergences, which would repeat.
+
+    Those of an objective whose plug-in was another then are of another objective: they are none.
+    """
+    sources: dict[str, str | None] = {}
     known: dict[Cell, dict[Slot, Found]] = {}
     for row in rows:
-        if row.state not in ("complete", "diverged"):
+        name = row.tags.get("objective", "")
+        if name not in sources:
+            known_here = name in plugins.names("objectives")
+            sources[name] = plugins.source_hash("objectives", name) if known_here else None
+        if row.state not in ("complete", "diverged") or source_of(row) != sources[name]:
             continue
         loss = row.val_loss if row.state == "complete" else None
         slot = (row.config_hash, row.seed)

@@ -214,10 +214,17 @@ def data_key(config: RunConfig) -> str:
     return f"{config.data.val_tokens}/{config.runtime.stream}"
 
 
+REPEATS = (
+    "(on record: the same run diverges again. Lower optim.lr or change another field; to train "
+    "this one anew all the same, delete its run {run_id} in MLflow)"
+)
+
+
 def answered(one: Request, row: Row) -> Ended:
     """What the record says; a divergence is as final as a loss: the run is deterministic."""
     if row.state == "diverged":
-        return Ended(one, "diverged", run_id=row.run_id, reason=row.reason or "on record")
+        reason = f"{row.reason or 'it diverged'} {REPEATS.format(run_id=row.run_id)}"
+        return Ended(one, "diverged", run_id=row.run_id, reason=reason)
     return Ended(one, "answered", row.val_loss, row.val_bpb, row.run_id)
 
 
