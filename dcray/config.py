@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from dcray import plugins
-from dcray.errors import ConfigError, did_you_mean
+from dcray.errors import ConfigError, did_you_mean, rule_of
 from dcray.sections import (
     DataConfig,
     Frozen,
@@ -274,14 +274,15 @@ def _sentences(error: ValidationError) -> list[str]:
     found: list[str] = []
     for detail in error.errors():
         path = _path(detail["loc"])
-        message = detail["msg"].removeprefix("Value error, ")
+        message = rule_of(detail)
         if detail["type"] == "extra_forbidden":
             found.append(f'"{path}" is not a field{did_you_mean(path, field_names())}')
         elif not path or message.startswith((path, path.split(".")[0] + ".", '"', "no ")):
             found.append(message)  # it names the field itself
         else:  # one of a union's rules must hold
+            verb = f"{path} {{}}" if message.startswith("must ") else f"{path}: {{}}"
             rule = f"{message[:1].lower()}{message[1:]}"
-            rules.setdefault(f"{path}: {{}}, got {detail['input']!r}", []).append(rule)
+            rules.setdefault(f"{verb}, got {detail['input']!r}", []).append(rule)
     return found + [text.replace("{}", "; or ".join(every), 1) for text, every in rules.items()]
 
 

@@ -80,6 +80,7 @@ def _plan(
     from dcray.search.compare import compare
     from dcray.search.forecast import placed
     from dcray.search.nodes import read_nodes, refuse_unplaceable, total_gpus
+    from dcray.search.reach import refuse_unreachable
     from dcray.search.recorded import results_on_record, winners_on_record
 
     nodes = read_nodes(cluster) if cluster else []
@@ -88,13 +89,9 @@ def _plan(
         configs = [placed(wish.base(), with_gpus=with_gpus) for wish in wishes]
         refuse_unplaceable(nodes, configs, cluster)
     rows = results_on_record(directory, tracking_uri)
-    found = compare(
-        asked,
-        [wish.cell for wish in wishes],
-        rows,
-        winners_on_record(directory, tracking_uri, rows),
-        nodes=nodes,
-    )
+    winners = winners_on_record(directory, tracking_uri, rows)
+    refuse_unreachable(asked, wishes, lambda name: {one for one in winners if one.study == name})
+    found = compare(asked, [wish.cell for wish in wishes], rows, winners, nodes=nodes)
     if as_json:
         out.print_json(json.dumps(as_dict(found, price)))
     else:

@@ -116,6 +116,7 @@ def run_search(
     from dcray.search.budget import Budget
     from dcray.search.drive import Search
     from dcray.search.execute import Site
+    from dcray.search.reach import refuse_unreachable
     from dcray.track.store import Store
 
     opened, address = Corpus.open(corpus), address_line(directory, tracking_uri)
@@ -123,6 +124,7 @@ def run_search(
         Store.open(directory, study=asked.name, tracking_uri=tracking_uri) as store,
         search_view(quiet=quiet, verbose=verbose, address=address) as view,
     ):
+        refuse_unreachable(asked, wishes, store.cells_named)
         for warning in dict.fromkeys(w for wish in wishes for w in wish.warnings()):
             view.note(f"warning: {warning}")
         site = Site(opened, store, directory, view, max_concurrent=max_concurrent)

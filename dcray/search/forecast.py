@@ -18,6 +18,7 @@ from dcray.search.grid import Study
 from dcray.search.modes import in_mode
 from dcray.search.plan import planned_device
 from dcray.search.propose import seed_of
+from dcray.search.reach import folders_of, nowhere
 from dcray.search.request import Reading, Request
 from dcray.search.study import StudyFile, files_named
 from dcray.search.wish import CellWish
@@ -102,7 +103,7 @@ class _Player:
 
     def __init__(self, study: Study, mode: str, price: Price, recorded: Recorded) -> None:
         self.mode, self.price, self.recorded = mode, price, recorded
-        self.folders = list(dict.fromkeys(path.parent for path in study.paths))
+        self.folders = folders_of(study)
         self.wishes = _wishes([wish.file for wish in study.wishes], mode)
         self.others: dict[str, dict[Cell, CellWish]] = {}
         self.played: dict[Cell, CellForecast] = {}
@@ -130,14 +131,11 @@ class _Player:
         if cell in self.wishes:
             return self.wishes[cell]
         if cell.study not in self.others:
-            files = files_named(cell.study, self.folders)
+            files, _ = files_named(cell.study, self.folders)
             self.others[cell.study] = _wishes(files, self.mode)
         wish = self.others[cell.study].get(cell)
         if wish is None:
-            raise ConfigError(
-                f'no study file says how "{cell.study}" searches {cell.name}, whose winner is '
-                f'needed: put the file of "{cell.study}" beside this one'
-            )
+            raise ConfigError(nowhere(cell, self.folders))
         return wish
 
 

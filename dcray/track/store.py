@@ -140,6 +140,12 @@ class Store:
             return []
         return self._wait(lambda: runs.cells_of(self.connection, study or self.study))
 
+    def cells_named(self, study: str) -> set[Cell]:
+        """The cells of a study that are on record; none where it is not there."""
+        if self._wait(Experiment(self.connection, study).find) is None:
+            return set()
+        return {row.cell for row in self.cells(study)}
+
     def begin(
         self,
         key: Key,
