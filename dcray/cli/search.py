@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,6 +19,7 @@ from dcray.cli.console import (
     names,
     out,
     print_wide,
+    say,
 )
 from dcray.cli.train import DirOption, UriOption
 from dcray.errors import ConfigError
@@ -111,20 +113,26 @@ def run_search(
     verbose: bool = False,
 ) -> Search:
     """Search these cells of a study, watched on the screen; the search as it ended."""
-    from dcray.cli.search_view import search_view
     from dcray.corpus.manifest import Corpus
+    from dcray.search.request import readings
+
+    opened = Corpus.open(corpus)
+    readings(opened, wishes)
+    address = address_line(directory, tracking_uri)
+    cells = "1 cell" if len(wishes) == 1 else f"{len(wishes)} cells"
+    say(f"searching {cells} of {asked.name} on {corpus}; what is on record is read", quiet=quiet)
+    from dcray.cli.search_view import search_view  # takes seconds: what is wrong is told before
     from dcray.search.budget import Budget
     from dcray.search.drive import Search
     from dcray.search.execute import Site
     from dcray.search.reach import refuse_unreachable
     from dcray.track.store import Store
 
-    opened, address = Corpus.open(corpus), address_line(directory, tracking_uri)
-    with (
-        Store.open(directory, study=asked.name, tracking_uri=tracking_uri) as store,
-        search_view(quiet=quiet, verbose=verbose, address=address) as view,
-    ):
+    with ExitStack() as stack:
+        store = Store.open(directory, study=asked.name, tracking_uri=tracking_uri)
+        stack.enter_context(store)
         refuse_unreachable(asked, wishes, store.cells_named)
+        view = stack.enter_context(search_view(quiet=quiet, verbose=verbose, address=address))
         for warning in dict.fromkeys(w for wish in wishes for w in wish.warnings()):
             view.note(f"warning: {warning}")
         site = Site(opened, store, directory, view, max_concurrent=max_concurrent)

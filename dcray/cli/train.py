@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dcray.cli.console import BAD_INPUT, DONE, NOTHING, SOME_FAILED, STOPPED, address_line, err, out
+from dcray.cli.console import (
+    BAD_INPUT,
+    DONE,
+    NOTHING,
+    SOME_FAILED,
+    STOPPED,
+    address_line,
+    err,
+    out,
+    say,
+)
 from dcray.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -95,14 +105,17 @@ def run_all(
     quiet: bool,
 ) -> list[Ended]:
     """Every (recipe, configuration) answered from the record or trained, watched on the screen."""
-    from dcray.cli.view import live_view
     from dcray.corpus.manifest import Corpus
-    from dcray.search.execute import execute
     from dcray.search.request import request
-    from dcray.track.store import Store
 
     opened = Corpus.open(corpus)
     requests = [request(config, opened, study=study, recipe=name) for name, config in wanted]
+    cells = ", ".join(dict.fromkeys(one.key.cell.label for one in requests))
+    say(f"training {cells} on {corpus}, recorded in {directory} as {study}", quiet=quiet)
+    from dcray.cli.view import live_view  # these take seconds: what is wrong is told before
+    from dcray.search.execute import execute
+    from dcray.track.store import Store
+
     with (
         Store.open(directory, study=study, tracking_uri=tracking_uri) as store,
         live_view(quiet=quiet) as view,

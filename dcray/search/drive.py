@@ -20,7 +20,8 @@ from dcray.search.elsewhere import RecordElsewhere
 from dcray.search.execute import Site, train_queue
 from dcray.search.place import place_run
 from dcray.search.queue import Ended, StudyQueue
-from dcray.search.request import Reading, reading
+from dcray.search.request import Reading
+from dcray.search.request import readings as readings_of
 from dcray.search.runner import asha
 from dcray.search.standing import CellLine, cell_line
 from dcray.search.tidy import Tidy
@@ -80,7 +81,7 @@ class Search:
         Raises ConfigError where the corpus does not fit or is not the study's, or no node could
         ever hold a trial; the record is then as it was.
         """
-        readings = _readings(self.wishes, self.site)
+        readings = readings_of(self.site.corpus, self.wishes)
         reads = {cell.unique_tokens: found.reads for cell, found in readings.items()}
         check_corpus(self.site.store, self.site.corpus, reads)
         self._read(readings)
@@ -237,23 +238,6 @@ class Search:
 
     def _load(self, run_id: str) -> RunConfig:
         return RunConfig.model_validate(self.site.store.config(run_id))
-
-
-def _readings(wishes: Sequence[CellWish], site: Site) -> dict[Cell, Reading]:
-    """What each cell reads of the corpus; every problem of all of them at once."""
-    found: dict[Cell, Reading] = {}
-    seen: dict[Any, Reading] = {}
-    problems: list[str] = []
-    for wish in wishes:
-        base = wish.base()
-        key = (base.data.unique_tokens, base.data.val_tokens, base.model.vocab_size)
-        try:
-            seen[key] = found[wish.cell] = seen.get(key) or reading(site.corpus, base)
-        except ConfigError as error:
-            problems += error.problems
-    if problems:
-        raise ConfigError(list(dict.fromkeys(problems)))
-    return found
 
 
 def _known(rows: Sequence[Row]) -> dict[Cell, dict[Slot, Found]]:

@@ -6,6 +6,7 @@ from the record; the others become trials, and this process alone writes what th
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -56,6 +57,8 @@ class Site:
 
         needs_gpu: a cluster that the user named may have to start a node first: wait for it.
         """
+        if "ray" not in sys.modules:
+            self.view.note("Ray starts, in some seconds")
         with ray_cluster(num_cpus=self.num_cpus, logs=self.home / "logs"):
             import ray
 

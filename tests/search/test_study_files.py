@@ -233,21 +233,23 @@ search = { keep = [1] }
 
 def test_plan_and_search_refuse_a_winner_that_cannot_come_alike(dcray, tiny_corpus, tmp_path):
     """And a file beside it that would search it, were it not broken, is named."""
+    base = '[base]\n"data.seq_len" = 16\n'
     path = tmp_path / "mine.toml"
-    path.write_text(HEAD.format(sizes='["72m", "140m"]') + NEEDS)
+    head = HEAD.format(sizes='["60k", "226k"]').replace("10k", "500")
+    path.write_text(head + NEEDS + base)
     said = []
     for command in ("plan", "search"):
         more = ["--corpus", tiny_corpus] if command == "search" else []
-        words = [command, path, "--sizes", "72m", "--dir", tmp_path / "runs", *more]
+        words = [command, path, "--sizes", "60k", "--dir", tmp_path / "runs", *more]
         code, out, err = dcray(*words)
         assert (code, out) == (2, "")
-        said.append(err)
+        said.append(err.splitlines()[-1])
     assert said[0] == said[1]
-    assert "72m_99k_ar" in said[0]
+    assert "60k_99k_ar" in said[0]
     other = tmp_path / "other.toml"
-    other.write_text('study = "mine"\nsizes = ["72m"]\nbudgets = ["99k"]\nnonsense = 1\n')
+    other.write_text('study = "mine"\nsizes = ["60k"]\nbudgets = ["99k"]\nrecipes = 1\n')
     _, _, err = dcray("plan", path)
-    assert f'{other} cannot be read: other.toml: "nonsense" is not a field' in " ".join(err.split())
-    other.write_text('study = "mine"\nsizes = ["72m", "140m"]\nbudgets = ["99k"]\n[recipes.ar]\n')
+    assert f'{other} cannot be read: other.toml: recipes must be a table, got 1' in " ".join(err.split())
+    other.write_text(head.replace("500", "99k") + base)
     code, _, err = dcray("plan", path)
     assert code == 0, err
