@@ -3,6 +3,7 @@
 import logging
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -12,6 +13,9 @@ from pathlib import Path
 import pytest
 
 from dcray.cluster import ray_cluster, set_environment
+
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell starts what runs behind: `&`
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # else no child would hear Ctrl-C
 
 set_environment()
 os.environ.setdefault("HF_HUB_OFFLINE", "1")

@@ -144,10 +144,18 @@ def run_search(
 def _corpus_of(study: Study, corpus: Path | None) -> Path:
     if corpus is not None:
         return corpus
-    if study.corpus is None:
+    beside = corpus_beside(study)
+    if beside is None:
         raise ConfigError(
             "--corpus must name a folder that dcray prepare made: the study file names none"
         )
+    return beside
+
+
+def corpus_beside(study: Study) -> Path | None:
+    """The corpus that a study file names: from where the file lies, else from here."""
+    if study.corpus is None:
+        return None
     beside = study.paths[0].parent / study.corpus if study.paths else Path(study.corpus)
     return beside if beside.exists() else Path(study.corpus)
 

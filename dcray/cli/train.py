@@ -173,18 +173,12 @@ def _dry_run(
     *,
     as_json: bool,
 ) -> None:
-    from dcray.search.plan import estimate
+    from dcray.corpus.record import read_manifest
+    from dcray.search.plan import estimate, planned_vocab_size
     from dcray.search.recorded import results_on_record
-    from dcray.sizes import usual_vocab_size
 
-    if config.model.vocab_size:
-        vocab_size, source = config.model.vocab_size, "model.vocab_size"
-    elif corpus is not None:
-        from dcray.corpus.manifest import Corpus
-
-        vocab_size, source = Corpus.open(corpus).vocab_size, "the corpus"
-    else:
-        vocab_size, source = usual_vocab_size(config.size_name), "usual for this size"
+    of_corpus = read_manifest(corpus).tokenizer.vocab_size if corpus else None
+    vocab_size, source = planned_vocab_size(config, of_corpus)
     resolved = config.resolved(vocab_size=vocab_size)
     measured = results_on_record(directory, tracking_uri)
     found = estimate(resolved, device=_device(config), measured=measured)

@@ -249,7 +249,9 @@ def test_plan_and_search_refuse_a_winner_that_cannot_come_alike(dcray, tiny_corp
     other = tmp_path / "other.toml"
     other.write_text('study = "mine"\nsizes = ["60k"]\nbudgets = ["99k"]\nrecipes = 1\n')
     _, _, err = dcray("plan", path)
-    assert f'{other} cannot be read: other.toml: recipes must be a table, got 1' in " ".join(err.split())
+    assert f"{other} cannot be read: other.toml: recipes must be a table, got 1" in " ".join(
+        err.split()
+    )
     other.write_text(head.replace("500", "99k") + base)
     code, _, err = dcray("plan", path)
     assert code == 0, err
