@@ -12,6 +12,7 @@ import pytest
 from dcray.corpus.manifest import Corpus
 from dcray.corpus.stream import publish
 from dcray.errors import ConfigError
+from dcray.track.runs import studies
 from tests.training import artifact, client_of, runs, words
 
 
@@ -224,9 +225,10 @@ def test_a_paper_size_on_a_cpu_is_refused_with_days_and_advice(dcray, tiny_corpu
     asked = ["train", "size=72m", "data.unique_tokens=4k", "data.seq_len=16", "num_epochs=100000"]
     code, out, err = dcray(*asked, "--corpus", tiny_corpus, "--dir", tmp_path / "runs")
     assert (code, out) == (2, "")
-    assert len(err.splitlines()) == 1
+    assert [line[:7] for line in err.splitlines()].count("error: ") == 1
     assert " days on a CPU" in err
     assert "size=226k" in err
+    assert studies(tmp_path / "runs") == []
     assert_nothing_written(tmp_path / "runs")
 
 
