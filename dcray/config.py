@@ -8,14 +8,13 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import tomllib
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from dcray.errors import ConfigError, did_you_mean
+from dcray import plugins
+from dcray.errors import ConfigError, did_you_mean, rule_of
 from dcray.sections import (
     DataConfig,
     Frozen,
@@ -140,10 +139,13 @@ class RunConfig(Frozen):
         return self.model_dump(mode="json")
 
     def identity(self, reads: str) -> str:
-        """The hash (16 hex digits) of the configuration and of what it reads (Corpus.reads)."""
-        return hashlib.sha256(
-            json.dumps([self.identity_fields(), reads], sort_keys=True).encode()
-        ).hexdigest()[:16]
+        """The hash (16 hex digits) of the configuration and of what it reads (Corpus.reads).
+
+        Where the objective is somebody else's plug-in, also of its source: a mended one is another.
+        """
+        source = plugins.source_hash("objectives", self.objective.name)
+        parts = [self.identity_fields(), reads, *([source] if source else [])]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
     def identity_fields(self) -> dict[str, Any]:
         """What makes this configuration another one; the shape stands for the size's name."""
@@ -176,20 +178,6 @@ def override(base: RunConfig, changes: Mapping[str, Any]) -> RunConfig:
     return config
 
 
-def parse_assignments(assignments: list[str]) -> dict[str, Any]:
-    """{"optim.lr": 0.003} from ["optim.lr=3e-3"]: values are TOML, else plain strings."""
-    changes: dict[str, Any] = {}
-    for text in assignments:
-        path, equals, value = text.partition("=")
-        if not equals or not path.strip():
-            raise ConfigError(f'an override is written field=value, got "{text}"')
-        try:
-            changes[path.strip()] = tomllib.loads(f"value = {value}")["value"]
-        except tomllib.TOMLDecodeError:
-            changes[path.strip()] = value.strip()
-    return changes
-
-
 def later_wins(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Several sets of changes as one: field by field, the last set that names a field decides it.
 
@@ -209,16 +197,6 @@ def later_wins(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
             changes.pop(path, None)  # its place is that of the last
             changes[path] = value
     return changes
-
-
-def read_toml(path: str | Path) -> dict[str, Any]:
-    """A TOML file's table; ConfigError names the file and the line that cannot be read."""
-    try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror or error}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}") from None
 
 
 def field_names() -> list[str]:
@@ -276,14 +254,15 @@ def _sentences(error: ValidationError) -> list[str]:
     found: list[str] = []
     for detail in error.errors():
         path = _path(detail["loc"])
-        message = detail["msg"].removeprefix("Value error, ")
+        message = rule_of(detail)
         if detail["type"] == "extra_forbidden":
             found.append(f'"{path}" is not a field{did_you_mean(path, field_names())}')
         elif not path or message.startswith((path, path.split(".")[0] + ".", '"', "no ")):
             found.append(message)  # it names the field itself
         else:  # one of a union's rules must hold
+            verb = f"{path} {{}}" if message.startswith("must ") else f"{path}: {{}}"
             rule = f"{message[:1].lower()}{message[1:]}"
-            rules.setdefault(f"{path}: {{}}, got {detail['input']!r}", []).append(rule)
+            rules.setdefault(f"{verb}, got {detail['input']!r}", []).append(rule)
     return found + [text.replace("{}", "; or ".join(every), 1) for text, every in rules.items()]
 
 

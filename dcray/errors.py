@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 
 class ConfigError(ValueError):
@@ -32,6 +33,36 @@ def _by_value(name: str) -> tuple[bool, float, str]:
     count = re.fullmatch(r"(\d+\.?\d*)([kmb]?)", name)
     value = float(count[1]) * 1000.0 ** " kmb".index(count[2] or " ") if count else 0.0
     return count is None, value, name
+
+
+RULES = (  # pydantic's words and ours
+    (r"^Field required$", "must be given"),
+    (r"^Input should be a valid integer.*", "must be a whole number"),
+    (r"^Input should be a finite number.*", "must be a finite number"),
+    (r"^Input should be a valid number.*", "must be a number"),
+    (r"^Input should be a valid string.*", "must be a text"),
+    (r"^Input should be a valid boolean.*", "must be true or false"),
+    (r"^Input should be a valid (?:list|tuple|array).*", "must be a list"),
+    (r"^Input should be (?:a valid dictionary|an object).*", "must be a table"),
+    (r"^(?:List|Tuple|Dictionary) should have at least (\d+) items?.*", r"must hold at least \1"),
+    (r"^Input should be greater than or equal to (.*)", r"must be at least \1"),
+    (r"^Input should be greater than (.*)", r"must be above \1"),
+    (r"^Input should be less than or equal to (.*)", r"must be at most \1"),
+    (r"^Input should be less than (.*)", r"must be below \1"),
+    (r"^Input should be ('[^']*')$", r"must be \1"),
+    (r"^Input should be '", "must be one of '"),
+    (r"^Input should be ", "must be "),
+    (r"^input should be ", "must be "),
+)
+
+
+def rule_of(detail: Mapping[str, Any]) -> str:
+    """The rule that a pydantic error speaks of, in our words: "must be above 0"."""
+    message = str(detail["msg"]).removeprefix("Value error, ")
+    for pattern, ours in RULES:
+        if re.search(pattern, message):
+            return re.sub(pattern, ours, message)
+    return message
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

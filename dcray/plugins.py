@@ -7,7 +7,9 @@ else's plug-in is an entry point in the group `dcray.KIND`, or a file whose `PLU
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
+import inspect
 import os
 import pkgutil
 import sys
@@ -24,6 +26,7 @@ KINDS = ("objectives", "laws", "sources")
 FILES_VARIABLE = "DCRAY_PLUGIN_FILES"  # travels to Ray's workers with the environment of the driver
 
 _from_files: dict[tuple[str, str], Any] = {}
+_origins: dict[tuple[str, str], str] = {}  # path of the file that a plug-in came from
 _sources: dict[str, str] = {}  # path -> source of every file in use
 
 
@@ -53,6 +56,25 @@ def plugin(kind: str, name: str) -> Any:
 def load(kind: str, name: str, **options: Any) -> Any:
     """The plug-in `name`, built with its options: load("objectives", "mir", weight=0.4)."""
     return plugin(kind, name)(**options)
+
+
+def source_hash(kind: str, name: str) -> str | None:
+    """The hash of somebody else's plug-in: of its file, not of what that imports.
+
+    None for ours: what they compute is dcray's word.
+    """
+    if name in _built_in(kind):
+        return None
+    if name in _files(kind):
+        source = _sources[_origins[kind, name]]
+    else:
+        found = plugin(kind, name)
+        try:
+            source = inspect.getsource(sys.modules[found.__module__])
+        except (AttributeError, KeyError, OSError, TypeError):  # compiled: its version must do
+            distribution = _entry_points(kind)[name].dist
+            source = distribution.version if distribution else ""
+    return hashlib.sha256(source.encode()).hexdigest()[:16]
 
 
 def use_file(path: str | Path) -> None:
@@ -145,6 +167,7 @@ def _register(path: str, source: str) -> None:
     _refuse_taken(kind, name, f"--plugin {path}", taken)
     _from_files[kind, name] = _sound(kind, name, f"--plugin {path}", found)
     _sources[path] = source
+    _origins[kind, name] = path
 
 
 def _refuse_taken(

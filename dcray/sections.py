@@ -22,7 +22,7 @@ from pydantic import (
 )
 
 from dcray import plugins
-from dcray.errors import ConfigError, did_you_mean
+from dcray.errors import ConfigError, did_you_mean, rule_of
 
 ABSURD_NATS = 100.0  # no language model is worse: a uniform one over 2^144 ids would be
 COUNT_UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}
@@ -161,15 +161,14 @@ def _option_problems(name: str, error: ValidationError) -> str:
     sentences = []
     for detail in error.errors():
         option = ".".join(str(step) for step in detail["loc"])
-        message = detail["msg"].removeprefix("Value error, ")
+        message = rule_of(detail)
         if detail["type"] == "extra_forbidden":
             message = (
                 f'"objective.{option}" is not an option of {name}{did_you_mean(option, known)}'
             )
         elif option:
-            message = (
-                f"objective.{option}: {message[:1].lower()}{message[1:]}, got {detail['input']!r}"
-            )
+            colon = "" if message.startswith("must ") else ":"
+            message = f"objective.{option}{colon} {message}, got {detail['input']!r}"
         sentences.append(message)
     return "; ".join(sentences)
 

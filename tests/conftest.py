@@ -3,6 +3,7 @@
 import logging
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -12,6 +13,9 @@ from pathlib import Path
 import pytest
 
 from dcray.cluster import ray_cluster, set_environment
+
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell starts what runs behind: `&`
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # else no child would hear Ctrl-C
 
 set_environment()
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -62,6 +66,21 @@ def tiny_corpus(ray_session, tmp_path_factory) -> Path:
 def corpus_copy(tiny_corpus, tmp_path) -> Path:
     """A copy of the tiny corpus, to be damaged."""
     return Path(shutil.copytree(tiny_corpus, tmp_path / "corpus"))
+
+
+@pytest.fixture
+def other_corpus(corpus_copy) -> Path:
+    """The tiny corpus but for one token of its validation set."""
+    import hashlib
+    import json
+
+    data = bytearray((corpus_copy / "validation.bin").read_bytes())
+    data[2] ^= 1
+    (corpus_copy / "validation.bin").write_bytes(data)
+    manifest = json.loads((corpus_copy / "manifest.json").read_text())
+    manifest["files"]["validation.bin"] = hashlib.sha256(data).hexdigest()
+    (corpus_copy / "manifest.json").write_text(json.dumps(manifest))
+    return corpus_copy
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from dcray.cli import app
 from dcray.errors import ConfigError
 from dcray.search.compare import compare
 from dcray.search.grid import Study
+from dcray.sizes import Shape, num_params
 from tests.search.test_plan import ROW
 
 SMALL = """
@@ -116,3 +117,48 @@ def test_measured_runs_of_a_record_give_the_time():
     tokens = 4 * (4 + 8) * (7_999 // 128) * 128  # four trunks, each run separately
     assert found.by_mode["grid"].search.device_seconds == pytest.approx(tokens / 1000)
     assert "1 run of this store" in found.assumptions[0]
+
+
+OWN = """
+study = "own"
+{corpus}
+budgets = ["500"]
+[sizes.tiny]
+dim = 16
+num_layers = 2
+num_heads = 2
+mlp_dim = 32
+[base]
+"data.seq_len" = 16
+[recipes.ar]
+"""
+
+
+def test_an_own_shape_is_counted_with_the_vocabulary_of_its_corpus(dcray, tiny_corpus, tmp_path):
+    """By the study's own, by --corpus, else as is usual, which is said: 12 * N bytes tell it."""
+
+    def planned(*more, corpus=""):
+        study = tmp_path / "own.toml"
+        study.write_text(OWN.format(corpus=corpus))
+        found = json.loads(dcray(str(study), "--json", *more))
+        return found["disk_bytes"]["winners"], " ".join(found["assumed"])
+
+    shape = Shape(dim=16, num_layers=2, num_heads=2, mlp_dim=32)
+    of_corpus, usual = num_params(shape, 258), num_params(shape, 50_258)
+    assert usual > 50 * of_corpus  # it is nearly all vocabulary
+    blind, assumed = planned(corpus='corpus = "nowhere"')
+    assert "vocabulary: 50,258 ids for tiny; no corpus is at hand" in assumed
+    for found, said in (
+        planned(corpus=f'corpus = "{tiny_corpus}"'),
+        planned("--corpus", str(tiny_corpus)),
+    ):
+        assert found == pytest.approx(blind * of_corpus / usual)
+        assert "vocabulary" not in said
+
+
+def test_a_dry_run_is_counted_with_the_vocabulary_of_its_corpus(tiny_corpus):
+    words = ["train", "size.dim=16", "size.num_layers=2", "size.num_heads=2", "size.mlp_dim=32"]
+    shown = CliRunner().invoke(app, [*words, "--dry-run", "--corpus", str(tiny_corpus)]).output
+    assert "vocabulary 258 (the corpus)" in shown
+    shown = CliRunner().invoke(app, [*words, "--dry-run"]).output
+    assert "vocabulary 50,258 (assumed: usual for this size)" in shown

@@ -38,7 +38,7 @@ def run(monkeypatch, capsys, *words):
 def test_a_corpus_and_its_summary(monkeypatch, capsys, texts, tmp_path, ray_session):
     words = ["prepare", f"files:{texts}", "--out", tmp_path / "c", *ASKED]
     code, out, err = run(monkeypatch, capsys, *words)
-    assert (code, err) == (0, "")
+    assert (code, err) == (0, f"preparing {tmp_path / 'c'} from files:{texts}\n")
     assert "is prepared" in out
     assert "2,000 tokens" in out
     code, out, _ = run(monkeypatch, capsys, *words)
@@ -86,7 +86,7 @@ def test_bad_input(monkeypatch, capsys, texts, tmp_path, ray_session, words, sai
     words = [word.format(texts=texts) for word in words]
     code, out, err = run(monkeypatch, capsys, "prepare", *words, "--out", tmp_path / "c")
     assert (code, out) == (2, "")
-    assert err.startswith("error: ")
+    assert err.splitlines()[-1].startswith("error: ")
     assert said in err
     assert "Traceback" not in err
     assert [path.name for path in tmp_path.iterdir()] == ["texts"]
@@ -119,7 +119,7 @@ def test_a_plugin_file_is_a_source(monkeypatch, capsys, tmp_path, ray_session):
     monkeypatch.setenv("DCRAY_PLUGIN_FILES", "")
     words = ["--plugin", plugin, "prepare", "poems", "--out", tmp_path / "c", *ASKED]
     code, out, err = run(monkeypatch, capsys, *words)
-    assert (code, err) == (0, "")
+    assert (code, err) == (0, f"preparing {tmp_path / 'c'} from poems\n")
     assert "poems" in out
 
 
@@ -135,22 +135,59 @@ def test_help_is_quick_and_imports_nothing_heavy():
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def start(texts, out):
-    words = [sys.executable, "-m", "dcray", "prepare", f"files:{texts}", "--out", str(out), *ASKED]
-    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+HELD = """
+import time
+from pathlib import Path
+from typing import ClassVar
+
+from dcray.sources import SourceOptions
+
+
+class Held(SourceOptions):
+    kind: ClassVar[str] = "sources"
+    name: ClassVar[str] = "held"
+    ARGUMENT: ClassVar[str] = "go"
+    go: Path  # the last document comes when this file is there
+
+    def documents(self):
+        import ray.data
+
+        def text(row):
+            while row["id"] == "19" and not self.go.exists():
+                time.sleep(0.05)
+            return {"id": row["id"], "text": f"document {row['id']} " * 30}
+
+        rows = [{"id": str(number)} for number in range(20)]
+        return ray.data.from_items(rows, override_num_blocks=20).map(text)
+
+
+PLUGIN = Held
+"""
+
+
+def start(plugin, go, out):
+    words = ["--plugin", plugin, "prepare", f"held:{go}", "--out", out, *ASKED]
+    return subprocess.Popen(
+        [sys.executable, "-m", "dcray", *map(str, words)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGINT])
-def test_a_stopped_prepare_leaves_no_half_corpus_and_runs_again(texts, tmp_path, stop, ray_session):
-    """Stopped while documents are on their way to disk; the next run cleans up and finishes."""
-    out = tmp_path / "c"
-    first = start(texts, out)
+def test_a_stopped_prepare_leaves_no_half_corpus_and_runs_again(tmp_path, stop):
+    """Stopped while documents are on their way to disk; the next run cleans up and finishes.
+
+    The source holds its last document back, so that it cannot end before it is stopped.
+    """
+    plugin, go, out = tmp_path / "held.py", tmp_path / "go", tmp_path / "c"
+    plugin.write_text(HELD)
+    first = start(plugin, go, out)
     try:
-        while not list(tmp_path.glob(".c.partial-*/spool")) and first.poll() is None:
+        while not list(tmp_path.glob(".c.partial-*/spool/*.txt")) and first.poll() is None:
             time.sleep(0.02)
-        assert first.poll() is None
+        assert first.poll() is None, first.communicate()
         os.kill(first.pid, stop)
-        _, err = first.communicate(timeout=60)
+        _, err = first.communicate(timeout=120)
     finally:
         first.kill()
     assert not out.exists()
@@ -159,9 +196,9 @@ def test_a_stopped_prepare_leaves_no_half_corpus_and_runs_again(texts, tmp_path,
         assert first.returncode == 3
     left = list(tmp_path.glob(".c.partial-*"))
     assert len(left) == (stop == signal.SIGKILL)
-    from dcray.corpus.prepare import prepare
-    from dcray.sources import parse
-
-    prepare(parse(f"files:{texts}"), out, tokenizer="byte", budgets=[500, 2000], val_tokens=300)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["c", "texts"]
+    go.touch()
+    again = start(plugin, go, out)
+    _, err = again.communicate(timeout=300)
+    assert again.returncode == 0, err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["c", "go", "held.py"]
     Corpus.open(out).verify()

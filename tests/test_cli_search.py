@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.studies import call, cells_of, final_table, search_words, settled, write_study
-from tests.training import broken_objective, client_of, runs, start
+from dcray.track.runs import studies
+from tests.studies import LADDER, call, cells_of, final_table, search_words, settled, write_study
+from tests.training import TINY, broken_objective, client_of, runs, start
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +82,38 @@ def test_again_it_is_answered_without_ray(dcray, tiny_corpus, searched):
         assert cell["answered"] == cells_of(out)[name]["finished"]
         assert settled(cell)
     assert final_table(folder / "runs") == before
+
+
+def test_a_second_corpus_is_refused_and_has_a_study_of_its_own(
+    dcray, tiny_corpus, other_corpus, searched
+):
+    """Nothing is computed, and each sentence names both corpora and what to do."""
+    folder, study, _ = searched
+    before = final_table(folder / "runs")
+    words = search_words(study, other_corpus, folder / "runs")
+    code, out, err = dcray(*words)
+    assert (code, out) == (2, "")
+    said = " ".join(err.split())
+    assert f'"micro" was begun on {tiny_corpus} (' in said
+    assert f"and {other_corpus} (" in said
+    assert f"has another validation set. Give --study another name, --corpus {tiny_corpus}" in said
+    assert final_table(folder / "runs") == before
+    code, out, err = dcray(*words, "--study", "other", "--max-device-hours", "1e-9")
+    assert code == 3, err  # this one would be searched
+    train = ["train", *TINY, "--corpus", other_corpus, "--dir", folder / "runs", "--study", "micro"]
+    code, out, err = dcray(*train)
+    assert (code, out) == (2, "")
+    assert "a study has one corpus" in err
+
+
+def test_a_refused_search_leaves_no_study(dcray, tiny_corpus, tmp_path):
+    """Neither where the corpus is too small nor where no node could hold a trial."""
+    small = write_study(tmp_path, budgets=("5k",), name="small.toml")
+    wide = write_study(tmp_path, body=LADDER + "[resources.tiny]\ngpus = 64\n", name="wide.toml")
+    for study in (small, wide):
+        code, out, _ = dcray(*search_words(study, tiny_corpus, tmp_path / "runs"))
+        assert code == 2, out
+    assert studies(tmp_path / "runs") == []
 
 
 def test_status_says_the_same_by_the_record_alone(dcray, searched):
@@ -229,9 +262,61 @@ BAD = {
     "its own seed": ("", "confirm_seeds = [42]\n", "confirm_seeds must be fresh"),
     "circle": ("", 'inherit = "ar"\n', "runs in a circle"),
     "no parent": ("", 'inherit = "arr"\n', 'must name a recipe of this file, or "STUDY:RECIPE"'),
-    "sampler": ("", 'search = { sampler = "nsga" }\n', "search.sampler"),
+    "sampler": (
+        "",
+        'search = { sampler = "nsga" }\n',
+        r"recipes\.ar\.search\.sampler must be one of 'grid', 'gp', .*, got 'nsga'",
+    ),
+    "an axis' name": (
+        "",
+        "space = [{ tua = [1] }]\n",
+        r'"tua" is not a field \(did you mean "tau"',
+    ),
+    "an axis outside": (
+        "",
+        "num_epochs = [1]\n",
+        r'"recipes.ar.num_epochs" is not a field here: it belongs into space = \[\{ num_epochs',
+    ),
+    "a search's field outside": (
+        "",
+        "keep = [1]\n",
+        r'"recipes.ar.keep" is not a field here: it belongs into search = \{ keep',
+    ),
+    "a configuration's field outside": ("batch_size = 4\n", "", r"it belongs into \[base\]"),
+    "keep too long": (
+        "",
+        "space = [{ num_epochs = [4, 8] }]\nsearch = { keep = [1, 0.5, 0.3] }\n",
+        r"a number for each rung, 2 for num_epochs = \[4, 8\], got \[1.0, 0.5, 0.3\]",
+    ),
+    "keep too short": (
+        "",
+        "space = [{ num_epochs = [4, 8, 16] }]\nsearch = { keep = [1, 0.5] }\n",
+        "keep must have a number for each rung, 3",
+    ),
+    "seeds as an axis": ("", "space = [{ seed = [1, 2] }]\n", "seed is no axis.*confirm_seeds ="),
+    "sizes as an axis": ("", 'space = [{ "size.dim" = [8, 16] }]\n', "size.dim is no axis of a"),
+    "workers as an axis": ("", 'space = [{ "runtime.workers" = [1, 2] }]\n', "is no axis of a"),
+    "no number": ("", 'space = [{ lr = { low = "x", high = 1 } }]\n', "low must be a number, got"),
+    "no range": ("", "space = [{ lr = { low = 1, high = 2, lg = 1 } }]\n", "lg is no part of a"),
+    "no table": ("", "search = 3\n", "recipes.ar.search must be a table, got 3"),
+    "a negative seed": ("seed = -1\n", "", "seed must be at least 0, got -1"),
+    "recipe's budget": ("", 'budgets = ["3k2"]\n', "such as 64000, .*, got '3k2'"),
+    "winners of no count": ("", 'space = [{ lr = { winners = ["3k2"] } }]\n', "got '3k2'"),
+    "winners of no cell": (
+        "",
+        'space = [{ lr = { winners = ["99k"] } }]\n',
+        'it needs the winner of tiny_99k_ar, which no file of the study "micro" searches',
+    ),
     "objective": ("", 'objective = "mirr"\n', "mirr"),
     "resources": ("[resources.tiny]\nworkers = 8\nthreads = 64\n", "", "must be at most"),
+}
+
+
+BUDGETS = {"a budget": '["3k2"]', "a budget twice": '["500", "500"]', "no token": '["0"]'}
+BAD |= {
+    "a budget": ("", "", "budgets must be a count such as 64000, .*, got '3k2'"),
+    "a budget twice": ("", "", 'budgets must name each once, got "500" more than once'),
+    "no token": ("", "", "must be at least 1 token, got '0'"),
 }
 
 
@@ -242,6 +327,8 @@ def test_bad_study_files(dcray, tiny_corpus, tmp_path, case):
     text = write_study(tmp_path, body="").read_text()
     if case == "no budget":
         text, said = text.replace('["500"]', "[]"), "budgets must name at least one"
+    if case in BUDGETS:
+        text, said = text.replace('["500"]', BUDGETS[case]), said
     if head.startswith("["):
         text += head
     else:

@@ -26,7 +26,8 @@ MODULES = {
 # ARCHITECTURE.md, "Imports point down only", from the bottom up; a name stands for all below it.
 # A module imports from its own floor and those beneath it.
 FLOORS = [
-    ["errors", "progress", "sizes", "plugins", "sections", "config", "named", "cluster", "dcray"],
+    ["errors", "toml", "progress", "sizes", "plugins", "sections", "config", "named", "cluster",
+     "dcray"],
     ["train.keyed"],
     ["train.masking", "train.dropout"],
     [
@@ -38,12 +39,12 @@ FLOORS = [
         "corpus.folder", "corpus.spool", "corpus.split",
     ],
     ["train.shard", "train.meter", "train.progress", "train.step", "train.evaluate",
-     "train.saving", "train.checkpoint", "train.weights", "fit", "theory"],
+     "train.saving", "train.checkpoint", "train.meta", "train.weights", "fit", "theory"],
     ["train.loop", "search.wish", "search.grid", "search.request", "search.trunks", "search.cells",
      "search.queue", "search.standing", "search.plan", "search.place", "search.budget",
-     "search.tidy", "search.elsewhere", "search.status", "search.modes", "search.forecast",
-     "search.compare", "search.recorded", "search.suggest", "search.nodes", "corpus.prepare",
-     "corpus.stream", "evals", "track"],
+     "search.tidy", "search.elsewhere", "search.reach", "search.status", "search.modes",
+     "search.forecast", "search.compare", "search.recorded", "search.suggest", "search.nodes",
+     "corpus.prepare", "corpus.stream", "evals", "track"],
     ["train.worker"],
     ["search.runner", "search.book", "search.execute", "search.drive", "report"],
     ["cli", "__main__"],

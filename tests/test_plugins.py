@@ -8,7 +8,7 @@ import pytest
 from dcray import plugins
 from dcray.config import RunConfig, override
 from dcray.errors import ConfigError, did_you_mean
-from tests.training import runs, words
+from tests.training import client_of, runs, words
 
 HALF = """
 from dcray.objectives.ar import AR
@@ -68,6 +68,62 @@ def test_a_file_reaches_ray_s_workers(dcray, half, tiny_corpus, tmp_path):
     (run,) = runs(tmp_path / "runs")
     assert run.data.params["objective"] == "half"
     assert run.data.params["objective.factor"] == "0.5"
+
+
+def use_anew(monkeypatch, *paths):
+    """As a new process would: nothing is known but these files."""
+    monkeypatch.setattr(plugins, "_from_files", {})
+    monkeypatch.setattr(plugins, "_sources", {})
+    monkeypatch.setenv(plugins.FILES_VARIABLE, "")
+    for path in paths:
+        plugins.use_file(path)
+
+
+def test_the_source_of_an_objective_is_part_of_what_a_run_is(half, tmp_path, monkeypatch):
+    """Its own file, and no other: not a source's, not that of an objective it does not use."""
+
+    def identity(name, *paths):
+        use_anew(monkeypatch, *paths)
+        return override(RunConfig(), {"objective": name}).resolved(vocab_size=512).identity("x")
+
+    source = tmp_path / "source.py"
+    source.write_text('class Source:\n    kind, name = "sources", "mine"\nPLUGIN = Source\n')
+    ours, theirs = identity("ar"), identity("half", half)
+    assert identity("ar", half, source) == ours
+    assert identity("half", half, source) == theirs
+    elsewhere = tmp_path / "copy" / "renamed.py"
+    elsewhere.parent.mkdir()
+    elsewhere.write_text(half.read_text())
+    assert identity("half", elsewhere) == theirs  # what it is, not where
+    half.write_text(half.read_text().replace("yield type", "yield  type"))
+    assert identity("half", half) != theirs
+
+
+BLOWS = HALF.replace("term.nats,", 'term.nats * float("nan"),')
+
+
+def test_a_mended_objective_is_trained_anew(dcray, no_files, tiny_corpus, tmp_path, monkeypatch):
+    """ "diverged" is the answer to the same run alone, and says what to do; so is a loss."""
+    path = tmp_path / "half.py"
+    end = 'PLUGIN.kind, PLUGIN.name = "objectives", "half"\n'
+    path.write_text(BLOWS + end)
+    asked = words(tiny_corpus, tmp_path / "runs", "objective=half", "num_epochs=1")
+    for how in ("diverged, the training loss is not finite", "on record: the same run diverges"):
+        use_anew(monkeypatch)
+        code, out, _ = dcray("--plugin", path, *asked)
+        assert (code, how in out) == (1, True), out
+    (bad,) = runs(tmp_path / "runs")
+    assert f"delete its run {bad.info.run_id} in MLflow" in out
+    use_anew(monkeypatch)
+    path.write_text(HALF + end)
+    code, out, _ = dcray("--plugin", path, *asked)
+    assert (code, "half seed 42: done" in out) == (0, True), out
+    assert len(runs(tmp_path / "runs")) == 2
+    client_of(tmp_path / "runs").delete_run(bad.info.run_id)  # the way that the sentence names
+    use_anew(monkeypatch)
+    path.write_text(BLOWS + end)
+    code, out, _ = dcray("--plugin", path, *asked)
+    assert (code, "on record" in out) == (1, False), out
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,12 @@ def cell_texts(line: CellLine) -> list[str]:
 def notes(lines: Sequence[CellLine]) -> list[str]:
     """What a person should know beside the table."""
     found = [f"{line.cell.label} {line.note}" for line in lines if line.note]
+    found += [
+        f"{line.cell.label} has no winner: no run of it ended with a loss. Lower its lr, or mend "
+        "what failed, and search again; what diverged is on record and is not repeated as it was"
+        for line in lines
+        if line.state == "no winner"
+    ]
     edges = [line for line in lines if line.edges and line.state in ("done", "confirming")]
     if edges:
         names = [line.cell.label for line in edges[:MAX_EDGES]]

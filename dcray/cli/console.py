@@ -80,6 +80,12 @@ def progress_bar(*, quiet: bool = False) -> Iterator[Listener]:
             yield show
 
 
+def say(text: str, *, quiet: bool = False) -> None:
+    """A line on the error stream: what is being done, before anything slow is begun."""
+    if not quiet:
+        err.print(text, markup=False)
+
+
 def names(text: str) -> list[str]:
     """The names of an option, with commas between them."""
     return [name.strip() for name in text.split(",") if name.strip()]

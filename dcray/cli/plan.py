@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dcray.cli.console import names, out
-from dcray.cli.search import BudgetsOption, RecipesOption, SizesOption
+from dcray.cli.search import BudgetsOption, RecipesOption, SizesOption, corpus_beside
 from dcray.cli.train import DirOption, UriOption
 from dcray.errors import ConfigError
 
@@ -25,6 +25,10 @@ def plan(
     study: Annotated[
         str | None,
         typer.Argument(metavar="STUDY", help="A study file, or a study that ships with dcray."),
+    ] = None,
+    corpus: Annotated[
+        Path | None,
+        typer.Option(help="For its vocabulary; else the study file's, where that is there."),
     ] = None,
     sizes: SizesOption = "",
     budgets: BudgetsOption = "",
@@ -55,7 +59,7 @@ def plan(
     dcray plan --suggest 257m 150m
     """
     if suggest is not None:
-        _suggest(suggest, study, names(recipes), directory, tracking_uri, as_json=as_json)
+        _suggest(suggest, study, corpus, names(recipes), directory, tracking_uri, as_json=as_json)
         return
     if study is None:
         raise ConfigError("STUDY must be given: a study file, or a study that ships with dcray")
@@ -63,12 +67,26 @@ def plan(
 
     asked = Study.read(study)
     wishes = asked.select(sizes=names(sizes), budgets=names(budgets), recipes=names(recipes))
-    _plan(asked, wishes, price, cluster, directory, tracking_uri, as_json=as_json)
+    ids = _vocab_size(corpus, corpus_beside(asked))
+    _plan(asked, wishes, ids, price, cluster, directory, tracking_uri, as_json=as_json)
+
+
+def _vocab_size(corpus: Path | None, of_study: Path | None) -> int | None:
+    """The vocabulary of the corpus that is named, or of the study's where that can be read."""
+    from dcray.corpus.record import read_manifest
+
+    if corpus is not None:
+        return read_manifest(corpus).tokenizer.vocab_size
+    try:
+        return read_manifest(of_study).tokenizer.vocab_size if of_study else None
+    except ConfigError:  # it is not prepared yet: a plan needs none
+        return None
 
 
 def _plan(
     asked: Study,
     wishes: Sequence[CellWish],
+    vocab_size: int | None,
     price: float | None,
     cluster: Path | None,
     directory: Path,
@@ -80,6 +98,7 @@ def _plan(
     from dcray.search.compare import compare
     from dcray.search.forecast import placed
     from dcray.search.nodes import read_nodes, refuse_unplaceable, total_gpus
+    from dcray.search.reach import refuse_unreachable
     from dcray.search.recorded import results_on_record, winners_on_record
 
     nodes = read_nodes(cluster) if cluster else []
@@ -88,12 +107,10 @@ def _plan(
         configs = [placed(wish.base(), with_gpus=with_gpus) for wish in wishes]
         refuse_unplaceable(nodes, configs, cluster)
     rows = results_on_record(directory, tracking_uri)
+    winners = winners_on_record(directory, tracking_uri, rows)
+    refuse_unreachable(asked, wishes, lambda name: {one for one in winners if one.study == name})
     found = compare(
-        asked,
-        [wish.cell for wish in wishes],
-        rows,
-        winners_on_record(directory, tracking_uri, rows),
-        nodes=nodes,
+        asked, [wish.cell for wish in wishes], rows, winners, nodes=nodes, vocab_size=vocab_size
     )
     if as_json:
         out.print_json(json.dumps(as_dict(found, price)))
@@ -104,6 +121,7 @@ def _plan(
 def _suggest(
     wanted: tuple[str, str],
     study: str | None,
+    corpus: Path | None,
     recipes: list[str],
     directory: Path,
     tracking_uri: str | None,
@@ -111,16 +129,21 @@ def _suggest(
     as_json: bool,
 ) -> None:
     from dcray.cli.plan_view import print_suggestion, suggestion_dict
-    from dcray.search.recorded import results_on_record
+    from dcray.search.grid import Study
+    from dcray.search.plan import planned_vocab_size
+    from dcray.search.recorded import studies_on_record
     from dcray.search.suggest import published, recorded, suggest
-    from dcray.sizes import num_params, usual_vocab_size
+    from dcray.sizes import num_params
+    from dcray.track.runs import every_result
 
     config, name = _start_of(wanted, study)
     recipe = recipes[0] if recipes else "ar"
-    rows = results_on_record(directory, tracking_uri) if study else []
-    known = recorded([row for row in rows if row.study == name], recipe)
+    begun = name in studies_on_record(directory, tracking_uri) if study else False
+    rows = every_result(directory, study=name, tracking_uri=tracking_uri) if begun else []
+    known = recorded(rows, recipe)
     source = f'results of "{name}" on record, recipe {recipe}' if known else "the paper's winners"
-    vocab_size = config.model.vocab_size or usual_vocab_size(config.size_name)
+    beside = corpus_beside(Study.read(study)) if study else None
+    vocab_size, _ = planned_vocab_size(config, _vocab_size(corpus, beside))
     found = suggest(config, num_params(config.shape, vocab_size), known or published())
     if as_json:
         out.print_json(json.dumps(suggestion_dict(found, source)))

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dcray.cli.console import err, out, progress_bar
+from dcray.cli.console import err, out, progress_bar, say
 from dcray.errors import ConfigError, plural
 
 SMALL_VOCABULARY = 512  # the 256 bytes are in every one, used or not
@@ -51,11 +51,13 @@ def prepare(
     dcray prepare tokens:rows.pt --option vocabulary=gpt2 --option validation=val.pt
     --out corpora/rows --budgets 100m --val-tokens 10m
     """
-    from dcray.corpus.prepare import prepare as prepare_corpus
     from dcray.sources import parse
 
     counts = _counts(budgets=budgets, val_tokens=val_tokens)
     built = parse(source, _options(option))
+    say(f"preparing {folder} from {source}", quiet=as_json)
+    from dcray.corpus.prepare import prepare as prepare_corpus
+
     there = (folder / "manifest.json").exists()
     with progress_bar() as on_progress:
         manifest = prepare_corpus(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,6 +19,7 @@ from dcray.cli.console import (
     names,
     out,
     print_wide,
+    say,
 )
 from dcray.cli.train import DirOption, UriOption
 from dcray.errors import ConfigError
@@ -41,6 +43,10 @@ def search(
     study: StudyArgument,
     corpus: Annotated[
         Path | None, typer.Option(help="The corpus folder; else the study file's.")
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option("--study", help="Record it under this name: a study has one corpus."),
     ] = None,
     sizes: SizesOption = "",
     budgets: BudgetsOption = "",
@@ -76,7 +82,7 @@ def search(
         raise ConfigError(f'--keep-weights must be "winner" or "all", got "{keep_weights}"')
     from dcray.search.grid import Study
 
-    asked = Study.read(study)
+    asked = Study.read(study, name=name)
     task = run_search(
         asked,
         asked.select(sizes=names(sizes), budgets=names(budgets), recipes=names(recipes)),
@@ -107,18 +113,26 @@ def run_search(
     verbose: bool = False,
 ) -> Search:
     """Search these cells of a study, watched on the screen; the search as it ended."""
-    from dcray.cli.search_view import search_view
     from dcray.corpus.manifest import Corpus
+    from dcray.search.request import readings
+
+    opened = Corpus.open(corpus)
+    readings(opened, wishes)
+    address = address_line(directory, tracking_uri)
+    cells = "1 cell" if len(wishes) == 1 else f"{len(wishes)} cells"
+    say(f"searching {cells} of {asked.name} on {corpus}; what is on record is read", quiet=quiet)
+    from dcray.cli.search_view import search_view  # takes seconds: what is wrong is told before
     from dcray.search.budget import Budget
     from dcray.search.drive import Search
     from dcray.search.execute import Site
+    from dcray.search.reach import refuse_unreachable
     from dcray.track.store import Store
 
-    opened, address = Corpus.open(corpus), address_line(directory, tracking_uri)
-    with (
-        Store.open(directory, study=asked.name, tracking_uri=tracking_uri) as store,
-        search_view(quiet=quiet, verbose=verbose, address=address) as view,
-    ):
+    with ExitStack() as stack:
+        store = Store.open(directory, study=asked.name, tracking_uri=tracking_uri)
+        stack.enter_context(store)
+        refuse_unreachable(asked, wishes, store.cells_named)
+        view = stack.enter_context(search_view(quiet=quiet, verbose=verbose, address=address))
         for warning in dict.fromkeys(w for wish in wishes for w in wish.warnings()):
             view.note(f"warning: {warning}")
         site = Site(opened, store, directory, view, max_concurrent=max_concurrent)
@@ -130,10 +144,18 @@ def run_search(
 def _corpus_of(study: Study, corpus: Path | None) -> Path:
     if corpus is not None:
         return corpus
-    if study.corpus is None:
+    beside = corpus_beside(study)
+    if beside is None:
         raise ConfigError(
             "--corpus must name a folder that dcray prepare made: the study file names none"
         )
+    return beside
+
+
+def corpus_beside(study: Study) -> Path | None:
+    """The corpus that a study file names: from where the file lies, else from here."""
+    if study.corpus is None:
+        return None
     beside = study.paths[0].parent / study.corpus if study.paths else Path(study.corpus)
     return beside if beside.exists() else Path(study.corpus)
 

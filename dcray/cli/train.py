@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dcray.cli.console import BAD_INPUT, DONE, NOTHING, SOME_FAILED, STOPPED, address_line, err, out
+from dcray.cli.console import (
+    BAD_INPUT,
+    DONE,
+    NOTHING,
+    SOME_FAILED,
+    STOPPED,
+    address_line,
+    err,
+    out,
+    say,
+)
 from dcray.errors import ConfigError, plural
 
 if TYPE_CHECKING:
@@ -99,14 +109,17 @@ def run_all(
     quiet: bool,
 ) -> list[Ended]:
     """Every (recipe, configuration) answered from the record or trained, watched on the screen."""
-    from dcray.cli.view import live_view
     from dcray.corpus.manifest import Corpus
-    from dcray.search.execute import execute
     from dcray.search.request import request
-    from dcray.track.store import Store
 
     opened = Corpus.open(corpus)
     requests = [request(config, opened, study=study, recipe=name) for name, config in wanted]
+    cells = ", ".join(dict.fromkeys(one.key.cell.label for one in requests))
+    say(f"training {cells} on {corpus}, recorded in {directory} as {study}", quiet=quiet)
+    from dcray.cli.view import live_view  # these take seconds: what is wrong is told before
+    from dcray.search.execute import execute
+    from dcray.track.store import Store
+
     with (
         Store.open(directory, study=study, tracking_uri=tracking_uri) as store,
         live_view(quiet=quiet) as view,
@@ -145,7 +158,8 @@ def print_results(
 
 def _config(items: list[str], workers: str | None) -> RunConfig:
     """The configuration of files and overrides; every problem of all of them at once."""
-    from dcray.config import RunConfig, later_wins, override, parse_assignments, read_toml
+    from dcray.config import RunConfig, later_wins, override
+    from dcray.toml import parse_assignments, read_toml
 
     parts: list[dict[str, Any]] = []
     for is_file, group in groupby(items, lambda item: item.endswith(".toml") and "=" not in item):
@@ -164,18 +178,12 @@ def _dry_run(
     *,
     as_json: bool,
 ) -> None:
-    from dcray.search.plan import estimate
+    from dcray.corpus.record import read_manifest
+    from dcray.search.plan import estimate, planned_vocab_size
     from dcray.search.recorded import results_on_record
-    from dcray.sizes import usual_vocab_size
 
-    if config.model.vocab_size:
-        vocab_size, source = config.model.vocab_size, "model.vocab_size"
-    elif corpus is not None:
-        from dcray.corpus.manifest import Corpus
-
-        vocab_size, source = Corpus.open(corpus).vocab_size, "the corpus"
-    else:
-        vocab_size, source = usual_vocab_size(config.size_name), "usual for this size"
+    of_corpus = read_manifest(corpus).tokenizer.vocab_size if corpus else None
+    vocab_size, source = planned_vocab_size(config, of_corpus)
     resolved = config.resolved(vocab_size=vocab_size)
     measured = results_on_record(directory, tracking_uri)
     found = estimate(resolved, device=_device(config), measured=measured)

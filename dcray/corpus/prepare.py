@@ -84,6 +84,7 @@ def prepare(
     request = Request(source, name, tuple(sorted(set(budgets))), val_tokens, seed)
     if held := already_there(out, request):
         return held
+    request.record()  # a source that is not there is refused before Ray starts
     work = Work(request, shard_tokens, on_progress or (lambda stage, done, total: None))
     build = _from_tokens if hasattr(source, "tokens") else _from_documents
     with partial_folder(out, cannot=cannot_prepare) as partial:

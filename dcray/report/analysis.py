@@ -78,6 +78,16 @@ class Analysis:
         """ "confirmed" or "search"."""
         return self.choice.source
 
+    @property
+    def read_other_data(self) -> bool:
+        """Whether a cell of both studies was trained or validated on other tokens there."""
+        here = {cell.place: cell.winner.tags.get("corpus_hash") for cell in self.cells}
+        there = self.other.cells if self.other else ()
+        theirs = {cell.place: cell.winner.tags.get("corpus_hash") for cell in there}
+        return any(
+            theirs[place] not in (None, read) for place, read in here.items() if place in theirs
+        )
+
     def beside(self) -> list[Beside]:
         """The cells that this study and the other both have."""
         if self.other is None:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dcray.config import read_toml
 from dcray.errors import ConfigError, RecordAwayError
 from dcray.report import data, figures, tables
 from dcray.report.analysis import Analysis, Asked, analyze
@@ -14,6 +13,7 @@ from dcray.report.cells import Left
 from dcray.report.folder import replaced
 from dcray.report.page import page
 from dcray.report.style import Picture
+from dcray.toml import read_toml
 from dcray.track import runs
 from dcray.track.analysis import keep
 from dcray.track.store import Store

@@ -199,6 +199,8 @@ def beside(found: Analysis) -> list[Table]:
     above = (
         f"Losses of {found.study} ({found.source}) and {found.other.study} ({found.other.source})."
     )
+    if found.read_other_data:
+        above += " They read other data: a difference is one of corpora too, not of recipes alone."
     if not rows:
         above = f"{found.study} and {found.other.study} have no cell in common."
     other = found.other.answer

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from dcray import plugins
 from dcray.config import RunConfig
 from dcray.corpus.manifest import Corpus
 from dcray.search.place import Machine
@@ -71,7 +72,9 @@ class Book:
         return self.open[name]
 
     def on_report(self, name: str, report: Report) -> None:
-        """Points of a run, and how fast it is."""
+        """Points of a run, how fast it is, and what it has to say."""
+        for note in report.notes:
+            self.view.note(f"{name}: {note}")
         points = list(report.points)
         if points:
             rate = {"perf/tokens_per_second": report.tokens_per_second}
@@ -162,6 +165,7 @@ def _tags(one: Request, run: RunConfig, machine: Machine) -> dict[str, Any]:
     config = one.config
     return {
         "objective": config.objective.name,
+        "objective_source": plugins.source_hash("objectives", config.objective.name),
         "budget": count_label(one.key.cell.unique_tokens),
         "bound": config.objective.build().bound,
         "device": machine.gpu_name if run.runtime.device == "cuda" else machine.cpu_name,

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from dcray.errors import ConfigError
+from dcray.errors import ConfigError, rule_of
+from dcray.sections import parse_count
 
 Value = float | int | str | bool
 
@@ -37,6 +38,16 @@ class Winners(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     winners: Annotated[tuple[str, ...], Field(min_length=1)]
+
+    @field_validator("winners")
+    @classmethod
+    def _budgets(cls, winners: tuple[str, ...]) -> tuple[str, ...]:
+        for budget in winners:
+            try:
+                parse_count(budget)
+            except ValueError as error:
+                raise ValueError(f"{error}, got {budget!r}") from None
+        return winners
 
 
 Axis = tuple[Value, ...] | Range | Winners
@@ -100,5 +111,12 @@ def _sentence(error: ValueError) -> str:
     details = getattr(error, "errors", None)
     if details is None:
         return str(error)
-    texts = [f"{'.'.join(map(str, d['loc']))} {d['msg']}".strip() for d in details()]
-    return "; ".join(text.replace("Value error, ", "") for text in texts)
+    return "; ".join(f"{'.'.join(map(str, d['loc']))} {_said(d)}".strip() for d in details())
+
+
+def _said(detail: Mapping[str, Any]) -> str:
+    if detail["type"] == "extra_forbidden":
+        return "is no part of a range; it is written { low = ..., high = ..., log = true }"
+    got = detail["input"]
+    shown = detail["type"] != "value_error" and not isinstance(got, Mapping)
+    return rule_of(detail) + (f", got {got!r}" if shown else "")

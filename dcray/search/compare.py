@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from dcray.search.forecast import (
     DEAREST,
@@ -18,9 +18,9 @@ from dcray.search.forecast import (
 from dcray.search.grid import Study
 from dcray.search.modes import MODES, WARM_TRUNKS, written_mode
 from dcray.search.nodes import NodeType, total_cpus, total_gpus
-from dcray.search.plan import TABLE, expected_seconds
+from dcray.search.plan import TABLE, USUAL, expected_seconds, planned_vocab_size
 from dcray.search.wish import CellWish
-from dcray.sizes import PAPER_SIZES, usual_vocab_size
+from dcray.sizes import PAPER_SIZES
 from dcray.track.points import Cell
 from dcray.track.rows import Row
 
@@ -45,6 +45,7 @@ class Comparison:
     by_mode: dict[str, Forecast]
     mode: str  # the one that the file asks for
     speeds: dict[str, int]  # whence the expected time comes: how many cells
+    assumed_vocabularies: Mapping[str, int] = field(default_factory=dict)  # by size
     small_on_gpu: bool = False  # whether a table's rate stands for a mini size on a GPU
     nodes: tuple[NodeType, ...] = ()
 
@@ -70,6 +71,11 @@ class Comparison:
             f"time (of {number} {'cell' if number == 1 else 'cells'}): from {source}"
             for source, number in self.speeds.items()
         ]
+        if self.assumed_vocabularies:
+            sizes = ", ".join(
+                f"{ids:,} ids for {n}" for n, ids in self.assumed_vocabularies.items()
+            )
+            found.append(f"vocabulary: {sizes}; no corpus is at hand, --corpus names one")
         whence = list(self.written.given.values())
         found += [
             f"winners that cells start from: {whence.count(kind)} {text}"
@@ -103,35 +109,48 @@ def compare(
     recorded: Recorded | None = None,
     *,
     nodes: Sequence[NodeType] = (),
+    vocab_size: int | None = None,
 ) -> Comparison:
-    """The cells of `wanted` in every mode. Raises ConfigError where a winner cannot be known."""
+    """The cells of `wanted` in every mode; vocab_size: the corpus's, if there is one.
+
+    Raises ConfigError where a winner cannot be known.
+    """
     with_gpus = total_gpus(nodes) > 0
     wishes = [wish for wish in study.wishes if wish.cell in set(wanted)]
     files = {id(wish.file): wish.file for wish in wishes}
     price = prices(measured, with_gpus=with_gpus)
     mode = written_mode(files.values()) or WRITTEN
     modes = {name: name for name in MODES} | ({WRITTEN: ""} if mode == WRITTEN else {})
-    speeds, small = _speeds(wishes, measured, with_gpus=with_gpus)
+    speeds, small = _speeds(wishes, measured, vocab_size, with_gpus=with_gpus)
+    usual = {wish.size: planned_vocab_size(wish.base(), vocab_size) for wish in wishes}
     return Comparison(
         study.name,
         tuple(dict.fromkeys(file.about for file in files.values() if file.about)),
-        {name: forecast(study, wanted, how, price, recorded) for name, how in modes.items()},
+        {
+            name: forecast(study, wanted, how, price, recorded, vocab_size=vocab_size)
+            for name, how in modes.items()
+        },
         mode,
         speeds,
+        {size: ids for size, (ids, whence) in usual.items() if whence == USUAL},
         small,
         tuple(nodes),
     )
 
 
 def _speeds(
-    wishes: Sequence[CellWish], measured: Sequence[Row], *, with_gpus: bool
+    wishes: Sequence[CellWish],
+    measured: Sequence[Row],
+    vocab_size: int | None,
+    *,
+    with_gpus: bool,
 ) -> tuple[dict[str, int], bool]:
     """Whence the time of how many cells comes, and whether the table's is said of a mini size."""
     speeds: dict[str, int] = {}
     small = False
     for wish in wishes:
         config = placed(wish.base(), with_gpus=with_gpus)
-        config = config.resolved(vocab_size=usual_vocab_size(config.size_name))
+        config = config.resolved(vocab_size=planned_vocab_size(config, vocab_size)[0])
         workers = config.runtime.workers if isinstance(config.runtime.workers, int) else 1
         _, source = expected_seconds(config, config.runtime.device, workers, measured)
         speeds[source] = speeds.get(source, 0) + 1

@@ -6,11 +6,12 @@ its checkpoint, what failed is tried again. A cell that another job holds is lef
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from dcray import plugins
 from dcray.config import RunConfig
 from dcray.errors import ConfigError
 from dcray.search.budget import Budget
@@ -19,14 +20,16 @@ from dcray.search.elsewhere import RecordElsewhere
 from dcray.search.execute import Site, train_queue
 from dcray.search.place import place_run
 from dcray.search.queue import Ended, StudyQueue
-from dcray.search.request import Reading, reading
+from dcray.search.request import Reading
+from dcray.search.request import readings as readings_of
 from dcray.search.runner import asha
 from dcray.search.standing import CellLine, cell_line
 from dcray.search.tidy import Tidy
 from dcray.search.wish import CellWish
+from dcray.track.hold import check_corpus, hold_corpus
 from dcray.track.lease import CellHeldError, Lease
 from dcray.track.points import Cell
-from dcray.track.rows import Row
+from dcray.track.rows import Row, source_of
 
 FAILURES = ("failed", "refused", "lost")
 
@@ -43,6 +46,7 @@ class Search:
     queue: StudyQueue = field(init=False)
     held: dict[Cell, str] = field(default_factory=dict)  # by whom
     _leases: dict[Cell, Lease] = field(default_factory=dict)
+    _theirs: set[Cell] = field(default_factory=set)  # cells that others hold, as last read
     _said: dict[Cell, dict[str, str]] = field(default_factory=dict)
     _chosen: dict[Cell, str] = field(default_factory=dict)  # the result that is marked as winner
 
@@ -74,24 +78,38 @@ class Search:
     def run(self) -> None:
         """Search until all is done, nothing more can be afforded, or somebody stops it.
 
-        Raises ConfigError where the corpus does not fit, or no node could ever hold a trial.
+        Raises ConfigError where the corpus does not fit or is not the study's, or no node could
+        ever hold a trial; the record is then as it was.
         """
-        readings = _readings(self.wishes, self.site)
-        with self._claimed():
-            self._read(readings)
-            self.watch(self.lines)
-            self._tag()
-            if all(self.queue.state(cell).done for cell in self.queue.searches):
-                return
-            self.site.corpus.verify(max(wish.cell.unique_tokens for wish in self.wishes))
-            on_gpu = any(wish.base().runtime.device == "cuda" for wish in self.wishes)
-            with self.site.open(needs_gpu=on_gpu):
-                self.budget.machine = self.site.machine
-                self._check_places(readings)
-                self._train()
+        readings = readings_of(self.site.corpus, self.wishes)
+        reads = {cell.unique_tokens: found.reads for cell, found in readings.items()}
+        check_corpus(self.site.store, self.site.corpus, reads)
+        self._read(readings)
+        self.watch(self.lines)
+        if self._done(but=self._theirs):
+            with self._claimed():
+                self._read(readings)
+                self._tag()
+            return
+        self.site.corpus.verify(max(wish.cell.unique_tokens for wish in self.wishes))
+        on_gpu = any(wish.base().runtime.device == "cuda" for wish in self.wishes)
+        with self.site.open(needs_gpu=on_gpu):
+            self.budget.machine = self.site.machine
+            self._check_places(readings)
+            hold_corpus(self.site.store, self.site.corpus, reads)
+            with self._claimed():
+                self._read(readings)
+                self._tag()
+                if not self._done():
+                    self._train()
+
+    def _done(self, *, but: Collection[Cell] = ()) -> bool:
+        """Whether no cell is left to search, but those."""
+        cells = (cell for cell in self.queue.searches if cell not in but)
+        return all(self.queue.state(cell).done for cell in cells)
 
     def _read(self, readings: Mapping[Cell, Reading]) -> None:
-        """What the record knows, once the cells are ours."""
+        """What the record knows: of cells that are ours it stays so."""
         store, rows = self.site.store, self.site.store.every()
         self.budget.measured = rows
         self._chosen = {row.cell: row.run_id for row in rows if row.tags.get("is_winner") == "true"}
@@ -103,7 +121,9 @@ class Search:
             RecordElsewhere(store),
             lambda one: self.budget.allows(one, self.queue.flying.values()),
         )
-        for row in store.cells():
+        cells = store.cells()
+        self._theirs = {row.cell for row in cells if row.held and row.cell not in self._leases}
+        for row in cells:
             known = self.queue.known.setdefault(row.cell, {})
             for text in filter(None, row.tags.get("dropped", "").split(",")):
                 config_hash, seed = text.split("/")
@@ -220,28 +240,19 @@ class Search:
         return RunConfig.model_validate(self.site.store.config(run_id))
 
 
-def _readings(wishes: Sequence[CellWish], site: Site) -> dict[Cell, Reading]:
-    """What each cell reads of the corpus; every problem of all of them at once."""
-    found: dict[Cell, Reading] = {}
-    seen: dict[Any, Reading] = {}
-    problems: list[str] = []
-    for wish in wishes:
-        base = wish.base()
-        key = (base.data.unique_tokens, base.data.val_tokens, base.model.vocab_size)
-        try:
-            seen[key] = found[wish.cell] = seen.get(key) or reading(site.corpus, base)
-        except ConfigError as error:
-            problems += error.problems
-    if problems:
-        raise ConfigError(list(dict.fromkeys(problems)))
-    return found
-
-
 def _known(rows: Sequence[Row]) -> dict[Cell, dict[Slot, Found]]:
-    """The results that need no training: complete ones, and divergences, which would repeat."""
+    """The results that need no training: complete ones, and divergences, which would repeat.
+
+    Those of an objective whose plug-in was another then are of another objective: they are none.
+    """
+    sources: dict[str, str | None] = {}
     known: dict[Cell, dict[Slot, Found]] = {}
     for row in rows:
-        if row.state not in ("complete", "diverged"):
+        name = row.tags.get("objective", "")
+        if name not in sources:
+            known_here = name in plugins.names("objectives")
+            sources[name] = plugins.source_hash("objectives", name) if known_here else None
+        if row.state not in ("complete", "diverged") or source_of(row) != sources[name]:
             continue
         loss = row.val_loss if row.state == "complete" else None
         slot = (row.config_hash, row.seed)

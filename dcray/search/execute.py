@@ -6,6 +6,7 @@ from the record; the others become trials, and this process alone writes what th
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from dcray.search.queue import Ended, FixedQueue, Queue
 from dcray.search.request import Request
 from dcray.search.runner import StopRequest, Trial, run_trials, stop_on_signals
 from dcray.sections import RuntimeConfig
+from dcray.track.hold import check_corpus, hold_corpus
 from dcray.track.lease import CellHeldError
 from dcray.track.rows import Row
 from dcray.track.store import Store
@@ -55,6 +57,8 @@ class Site:
 
         needs_gpu: a cluster that the user named may have to start a node first: wait for it.
         """
+        if "ray" not in sys.modules:
+            self.view.note("Ray starts, in some seconds")
         with ray_cluster(num_cpus=self.num_cpus, logs=self.home / "logs"):
             import ray
 
@@ -79,8 +83,13 @@ def execute(
     view: View,
     num_cpus: int | None = None,
 ) -> list[Ended]:
-    """Every request answered, from the record or by training; in the order of `requests`."""
+    """Every request answered, from the record or by training; in the order of `requests`.
+
+    Raises ConfigError where the study on record has another corpus.
+    """
     ended: dict[str, Ended] = {}
+    reads = {one.config.data.unique_tokens: one.reads for one in requests}
+    check_corpus(store, corpus, reads)
     for one in requests:
         row = store.find(one.key)
         if row is not None and row.state in ("complete", "diverged"):
@@ -94,6 +103,7 @@ def execute(
         with site.open(needs_gpu=on_gpu):
             for one in missing:  # all are refused before any is begun
                 place_run(one.config, site.machine, view.note)
+            hold_corpus(store, corpus, reads)
             with _claimed(store, missing):
                 trained: dict[str, Ended] = {}
                 train_queue(
@@ -207,10 +217,17 @@ def data_key(config: RunConfig) -> str:
     return f"{config.data.val_tokens}/{config.runtime.stream}"
 
 
+REPEATS = (
+    "(on record: the same run diverges again. Lower optim.lr or change another field; to train "
+    "this one anew all the same, delete its run {run_id} in MLflow)"
+)
+
+
 def answered(one: Request, row: Row) -> Ended:
     """What the record says; a divergence is as final as a loss: the run is deterministic."""
     if row.state == "diverged":
-        return Ended(one, "diverged", run_id=row.run_id, reason=row.reason or "on record")
+        reason = f"{row.reason or 'it diverged'} {REPEATS.format(run_id=row.run_id)}"
+        return Ended(one, "diverged", run_id=row.run_id, reason=reason)
     return Ended(one, "answered", row.val_loss, row.val_bpb, row.run_id)
 
 

@@ -16,12 +16,13 @@ from dcray.search.budget import Budget
 from dcray.search.cells import CellSearch, Found, Slot, State
 from dcray.search.grid import Study
 from dcray.search.modes import in_mode
-from dcray.search.plan import planned_device
+from dcray.search.plan import planned_device, planned_vocab_size
 from dcray.search.propose import seed_of
+from dcray.search.reach import folders_of, nowhere
 from dcray.search.request import Reading, Request
 from dcray.search.study import StudyFile, files_named
 from dcray.search.wish import CellWish
-from dcray.sizes import num_params, usual_vocab_size
+from dcray.sizes import num_params
 from dcray.track.points import Cell
 from dcray.track.rows import Row
 from dcray.train.cost import CHECKPOINT_BYTES
@@ -84,13 +85,16 @@ def forecast(
     mode: str,
     price: Price,
     recorded: Recorded | None = None,
+    *,
+    vocab_size: int | None = None,
 ) -> Forecast:
     """The cells of `wanted`, searched in one of modes.MODES or as written ("").
 
-    Cells that they start from are played too, and not counted. Raises ConfigError where the files
+    Cells that they start from are played too, and not counted. vocab_size: the corpus's, None where
+    there is none yet. Raises ConfigError where the files
     of the study cannot be searched so.
     """
-    player = _Player(study, mode, price, recorded or {})
+    player = _Player(study, mode, price, recorded or {}, vocab_size)
     chosen = [wish for wish in player.wishes.values() if wish.cell in set(wanted)]
     cells = tuple(player.play(wish) for wish in chosen)
     needs = dict.fromkeys(cell for wish in chosen for cell in wish.needs)
@@ -100,9 +104,12 @@ def forecast(
 class _Player:
     """Plays cells, and those that they start from first; each once."""
 
-    def __init__(self, study: Study, mode: str, price: Price, recorded: Recorded) -> None:
+    def __init__(
+        self, study: Study, mode: str, price: Price, recorded: Recorded, vocab_size: int | None
+    ) -> None:
         self.mode, self.price, self.recorded = mode, price, recorded
-        self.folders = list(dict.fromkeys(path.parent for path in study.paths))
+        self.vocab_size = vocab_size
+        self.folders = folders_of(study)
         self.wishes = _wishes([wish.file for wish in study.wishes], mode)
         self.others: dict[str, dict[Cell, CellWish]] = {}
         self.played: dict[Cell, CellForecast] = {}
@@ -111,7 +118,7 @@ class _Player:
         """A cell to its end."""
         if wish.cell not in self.played:
             needs = {cell: self.winner(cell)[0] for cell in wish.needs}
-            one = play_cell(wish, needs, self.price)
+            one = play_cell(wish, needs, self.price, self.vocab_size)
             if one.search.runs == 1 and one.winner_from == DEAREST:  # it had no choice
                 whence = self.winner(wish.inherits)[1] if wish.inherits else ONLY
                 one = replace(one, winner_from=whence)
@@ -130,21 +137,20 @@ class _Player:
         if cell in self.wishes:
             return self.wishes[cell]
         if cell.study not in self.others:
-            files = files_named(cell.study, self.folders)
+            files, _ = files_named(cell.study, self.folders)
             self.others[cell.study] = _wishes(files, self.mode)
         wish = self.others[cell.study].get(cell)
         if wish is None:
-            raise ConfigError(
-                f'no study file says how "{cell.study}" searches {cell.name}, whose winner is '
-                f'needed: put the file of "{cell.study}" beside this one'
-            )
+            raise ConfigError(nowhere(cell, self.folders))
         return wish
 
 
-def play_cell(wish: CellWish, needs: Mapping[Cell, RunConfig], price: Price) -> CellForecast:
+def play_cell(
+    wish: CellWish, needs: Mapping[Cell, RunConfig], price: Price, of_corpus: int | None = None
+) -> CellForecast:
     """One cell from nothing to its confirmed winner."""
     config = wish.base()
-    vocab_size = config.model.vocab_size or usual_vocab_size(config.size_name)
+    vocab_size, _ = planned_vocab_size(config, of_corpus)
     search = CellSearch(wish, Reading(vocab_size, "plan"))
     known: dict[Slot, Found] = {}
     bills = {False: Bill(), True: Bill()}  # by whether it confirms

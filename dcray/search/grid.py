@@ -24,32 +24,37 @@ class Study:
     paths: tuple[Path, ...] = ()
 
     @classmethod
-    def read(cls, study: str) -> Study:
-        """STUDY of a command line. Raises ConfigError with every problem."""
-        files = read_study(study)
+    def read(cls, study: str, *, name: str | None = None) -> Study:
+        """STUDY of a command line, under another name if one is given.
+
+        Raises ConfigError with every problem.
+        """
+        files = [(path, file.renamed(name or file.study)) for path, file in read_study(study)]
         return cls.of([file for _, file in files], [path for path, _ in files])
 
     @classmethod
     def of(cls, files: Sequence[StudyFile], paths: Sequence[Path] = ()) -> Study:
         """The cells of files that carry one study together."""
         first, wishes, problems = files[0], dict[Cell, CellWish](), list[str]()
-        for file in files:
+        names = [f"{path.name}: " for path in paths] if len(paths) > 1 else [""] * len(files)
+        for file, name in zip(files, names, strict=True):
+            found = _name_problems(file)
             if (file.study, file.seed, file.corpus) != (first.study, first.seed, first.corpus):
-                problems.append(
+                found.append(
                     "files of one study must agree in study, seed and corpus, got "
                     f"{(file.study, file.seed, file.corpus)} and "
                     f"{(first.study, first.seed, first.corpus)}"
                 )
-            problems += _name_problems(file)
             for size, budget, recipe in _cells(file):
                 try:
                     wish = CellWish(file, size, budget, recipe)
                 except ConfigError as error:
-                    problems += error.problems
+                    found += error.problems
                     continue
                 if wish.cell in wishes:
-                    problems.append(f"two files wish for the cell {wish.cell.name}: leave one")
+                    found.append(f"another file wishes for the cell {wish.cell.name} too")
                 wishes[wish.cell] = wish
+            problems += [f"{name}{problem}" for problem in found]
         if problems:
             raise ConfigError(list(dict.fromkeys(problems)))
         _set_neighbors(wishes)
@@ -94,6 +99,14 @@ def _names(wish: CellWish) -> dict[str, str]:
         "budgets": count_label(cell.unique_tokens),
         "recipes": cell.recipe,
     }
+
+
+def cells_of(file: StudyFile) -> list[Cell]:
+    """Every cell that a file wishes for."""
+    return [
+        Cell(file.study, size, int(parse_count(budget)), recipe)
+        for size, budget, recipe in _cells(file)
+    ]
 
 
 def _cells(file: StudyFile) -> list[tuple[str, str, str]]:

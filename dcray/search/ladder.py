@@ -110,6 +110,17 @@ def counts_problem(rungs: Sequence[tuple[int, ...]], keep: Sequence[float]) -> s
     return None
 
 
+def length_problem(rungs: Sequence[tuple[int, ...]], keep: Sequence[float]) -> str | None:
+    """Why a `keep` that somebody wrote has not one number a rung, None where it has."""
+    longest = max(rungs, key=len, default=())
+    if len(keep) == len(longest):
+        return None
+    return (
+        f"keep must have a number for each rung, {len(longest)} for num_epochs = {list(longest)}, "
+        f"got {list(keep)}"
+    )
+
+
 def _quotas(rungs: Sequence[tuple[int, ...]], keep: Sequence[float]) -> dict[int, int]:
     """How many trunks go on from each epoch count, over all families of equal rungs."""
     quotas: dict[int, int] = {}

@@ -8,12 +8,13 @@ from typing import Any
 
 from dcray.config import RunConfig
 from dcray.search.place import CPU_BATCH_BYTES, CPU_CORE_FLOPS
-from dcray.sizes import PAPER_SIZES, num_non_embedding_params, num_params
+from dcray.sizes import PAPER_SIZES, num_non_embedding_params, num_params, usual_vocab_size
 from dcray.track.rows import Row
 from dcray.train.cost import CHECKPOINT_BYTES, fitting_microbatch, memory, training_flops
 
 H100_FLOPS = 3.8e14  # useful FLOP/s in bf16, a cautious share (38 %) of the card's 989e12
 H100_BYTES = 80e9
+USUAL = "assumed: usual for this size"
 TABLE = "the table in search/plan.py: 40 GFLOP/s a CPU thread, 380 TFLOP/s an H100"
 
 
@@ -93,6 +94,15 @@ def expected_seconds(
         return config.train_tokens / rate, f"{many} of this store, {rate:,.0f} tokens/s"
     per_device = H100_FLOPS if device == "cuda" else CPU_CORE_FLOPS * config.runtime.threads
     return training_flops(config) / (per_device * workers), TABLE
+
+
+def planned_vocab_size(config: RunConfig, of_corpus: int | None) -> tuple[int, str]:
+    """The vocabulary to count with, and whence: the configuration, the corpus, else USUAL."""
+    if config.model.vocab_size:
+        return config.model.vocab_size, "model.vocab_size"
+    if of_corpus:
+        return of_corpus, "the corpus"
+    return usual_vocab_size(config.size_name), USUAL
 
 
 def planned_device(config: RunConfig) -> str:

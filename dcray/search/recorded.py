@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from dcray.search.elsewhere import WITH_WINNER
 from dcray.track import runs
 from dcray.track.address import resolve_uri
+from dcray.track.corpora import MixedCorporaError
 from dcray.track.points import Cell
 from dcray.track.rows import Row
 
@@ -22,12 +24,12 @@ def studies_on_record(directory: Path, tracking_uri: str | None) -> list[str]:
 
 
 def results_on_record(directory: Path, tracking_uri: str | None) -> list[Row]:
-    """Every result of every study of a record."""
-    return [
-        row
-        for name in studies_on_record(directory, tracking_uri)
-        for row in runs.every_result(directory, study=name, tracking_uri=tracking_uri)
-    ]
+    """Every result of every study of a record; one that holds two corpora has no winners."""
+    found: list[Row] = []
+    for name in studies_on_record(directory, tracking_uri):
+        with suppress(MixedCorporaError):
+            found += runs.every_result(directory, study=name, tracking_uri=tracking_uri)
+    return found
 
 
 def winners_on_record(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 from dcray.config import RunConfig
 from dcray.corpus.manifest import Corpus
@@ -64,6 +66,31 @@ def reading(corpus: Corpus, config: RunConfig) -> Reading:
     _check_validation(config, corpus)
     reads = corpus.reads(config.data.unique_tokens, config.data.val_tokens)
     return Reading(wanted or corpus.vocab_size, reads)
+
+
+class Wish(Protocol):
+    """What reads a corpus: a cell and its base configuration."""
+
+    cell: Cell
+
+    def base(self) -> RunConfig: ...
+
+
+def readings(corpus: Corpus, wishes: Sequence[Wish]) -> dict[Cell, Reading]:
+    """What each cell reads of the corpus; raises ConfigError with every problem of all of them."""
+    found: dict[Cell, Reading] = {}
+    seen: dict[Any, Reading] = {}
+    problems: list[str] = []
+    for wish in wishes:
+        base = wish.base()
+        key = (base.data.unique_tokens, base.data.val_tokens, base.model.vocab_size)
+        try:
+            seen[key] = found[wish.cell] = seen.get(key) or reading(corpus, base)
+        except ConfigError as error:
+            problems += error.problems
+    if problems:
+        raise ConfigError(list(dict.fromkeys(problems)))
+    return found
 
 
 def request(config: RunConfig, corpus: Corpus, *, study: str, recipe: str) -> Request:

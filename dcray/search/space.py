@@ -22,6 +22,7 @@ SHORT = {
     "lr": "optim.lr",
     "weight_decay": "optim.weight_decay",
 }
+AXES = (*SHORT, "tau")  # the axes that have a name of their own; others are fields of RunConfig
 DIGITS = 3  # significant digits of a value that was computed, before it is hashed
 MIN_RUNG_FRAC = 0.25  # of the longest run: an earlier rung says little of the end
 

@@ -6,15 +6,18 @@ package: then of every shipped file that carries this name.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from dcray.config import read_toml
-from dcray.errors import ConfigError, did_you_mean
+from dcray.config import field_names
+from dcray.errors import ConfigError, did_you_mean, rule_of
+from dcray.search.space import AXES
 from dcray.sections import Frozen, count_label, parse_count
+from dcray.toml import read_toml
 
 SHIPPED = Path(__file__).parent.parent / "search_spaces"
 DEFAULT_KEEP = (1.0, 0.56, 0.34)
@@ -85,6 +88,10 @@ class StudyFile(Frozen):
     recipes: dict[str, RecipeConfig]
     resources: dict[str, ResourceConfig] = Field(default_factory=dict)
 
+    def renamed(self, name: str) -> StudyFile:
+        """The same cells under another study's name."""
+        return self if name == self.study else self.model_copy(update={"study": name})
+
     @field_validator("budgets")
     @classmethod
     def _counts(cls, budgets: list[str]) -> list[str]:
@@ -92,15 +99,28 @@ class StudyFile(Frozen):
 
     @model_validator(mode="after")
     def _names_a_cell(self) -> StudyFile:
+        problems = []
         for name in ("sizes", "budgets", "recipes"):
             if not getattr(self, name):
-                raise ValueError(f"{name} must name at least one: without it there is no cell")
+                problems.append(f"{name} must name at least one: without it there is no cell")
+            problems += _repeated(name, list(getattr(self, name)))
+        for name, recipe in self.recipes.items():
+            problems += _repeated(f"recipes.{name}.sizes", recipe.sizes or ())
+            problems += _repeated(f"recipes.{name}.budgets", recipe.budgets or ())
+        if problems:
+            raise ValueError("; ".join(problems))
         return self
 
 
 def _label(budget: str) -> str:
     """A budget as it is always written: "100m" of "100_000_000"."""
-    return count_label(int(parse_count(budget)))
+    try:
+        count = int(parse_count(budget))
+    except ValueError as error:
+        raise ValueError(f"{error}, got {budget!r}") from None
+    if count < 1:
+        raise ValueError(f"must be at least 1 token, got {budget!r}")
+    return count_label(count)
 
 
 def read_study(study: str) -> list[tuple[Path, StudyFile]]:
@@ -123,22 +143,25 @@ def read_study(study: str) -> list[tuple[Path, StudyFile]]:
     return found
 
 
-def files_named(study: str, folders: Iterable[Path]) -> list[StudyFile]:
-    """The files of a study in these folders and among those that ship; one that is broken is not.
+def files_named(study: str, folders: Iterable[Path]) -> tuple[list[StudyFile], list[str]]:
+    """The files of a study in these folders and among those that ship; the first folder decides.
 
-    The first folder that has any decides.
+    Beside them: why a file of these folders that names the study cannot be read.
     """
+    broken: list[str] = []
     for folder in (*folders, SHIPPED):
         found = []
         for path in sorted(folder.glob("*.toml")):
             try:
                 file = parse_study(path)
-            except ConfigError:  # somebody else's TOML, or a study that is not asked for
+            except ConfigError as error:  # somebody else's TOML, or a study that is not asked for
+                named = f'"{study}"' in path.read_text(encoding="utf-8", errors="replace")
+                broken += [f"{path} cannot be read: {error.problems[0]}"] if named else []
                 continue
             found += [file] if file.study == study else []
         if found:
-            return found
-    return []
+            return found, broken
+    return [], broken
 
 
 def parse_study(path: Path) -> StudyFile:
@@ -147,20 +170,53 @@ def parse_study(path: Path) -> StudyFile:
     try:
         return StudyFile.model_validate(table)
     except ValidationError as error:
-        raise ConfigError([f"{path.name}: {_sentence(d)}" for d in error.errors()]) from None
+        said = dict.fromkeys(filter(None, (_sentence(d, table) for d in error.errors())))
+        raise ConfigError([f"{path.name}: {sentence}" for sentence in said]) from None
 
 
-def _sentence(detail: Any) -> str:
-    where = ".".join(str(part) for part in detail["loc"])
+def _sentence(detail: Any, table: Mapping[str, Any]) -> str:
+    """One problem of a file: the field, the rule, the value; "" for a union's other branch."""
+    steps = list(detail["loc"])
+    if steps[:1] == ["sizes"] and any("[" in str(step) for step in steps[1:2]):
+        branch = str(steps.pop(1))
+        if branch.startswith("dict") != isinstance(table["sizes"], dict):
+            return ""
+    if len(steps) > 1 and str(steps[-1]).startswith(("tuple[", "literal[")):
+        steps.pop()  # a branch of search.warm_start
+    where = ".".join(str(part) for part in steps)
     if detail["type"] == "extra_forbidden":
-        known = sorted({*StudyFile.model_fields, *RecipeConfig.model_fields,
-                        *SearchConfig.model_fields, *ResourceConfig.model_fields,
-                        *PublishedWinner.model_fields})  # fmt: skip
-        return f'"{where}" is not a field{did_you_mean(str(detail["loc"][-1]), known)}'
-    message = detail["msg"].removeprefix("Value error, ")
-    if detail["type"] == "missing":
-        return f"{where} must be given"
-    got = detail["input"]
-    return f"{where}: {message[:1].lower()}{message[1:]}" + (
-        f", got {got!r}" if where and not isinstance(got, (dict, list)) else ""
-    )
+        return f'"{where}" is not a field{_meant(steps)}'
+    message, got = rule_of(detail), detail["input"]
+    verb = " " if message.startswith("must ") else ": "
+    text = f"{where}{verb}{message}" if where else message
+    shown = where and detail["type"] not in ("missing", "value_error")
+    return text + (f", got {got!r}" if shown else "")
+
+
+def _meant(steps: Sequence[int | str]) -> str:
+    """Where a field that stands in the wrong place belongs, else the nearest of those it may be."""
+    leaf, model = str(steps[-1]), _model_at(steps)
+    for place, names in (
+        ("space = [{{ {} = [...] }}]", AXES),
+        ("search = {{ {} = ... }}", SearchConfig.model_fields),
+        ("[base], as {} = ...", field_names()),
+        ("the recipe's table, as {} = ...", RecipeConfig.model_fields),
+        ("the head of the file, as {} = ...", StudyFile.model_fields),
+    ):
+        if leaf in names and leaf not in model.model_fields:
+            return f" here: it belongs into {place.format(leaf)}"
+    return did_you_mean(leaf, model.model_fields)
+
+
+def _model_at(steps: Sequence[int | str]) -> type[Frozen]:
+    """The table in which a field of this path would stand."""
+    inside: dict[str, type[Frozen]] = {"search": SearchConfig, "published": PublishedWinner}
+    if len(steps) > 2 and steps[0] == "recipes":
+        return inside.get(str(steps[2]), RecipeConfig) if len(steps) > 3 else RecipeConfig
+    return ResourceConfig if len(steps) > 2 and steps[0] == "resources" else StudyFile
+
+
+def _repeated(what: str, names: Sequence[str]) -> list[str]:
+    """A sentence for each name that is there twice."""
+    twice = [name for name, number in Counter(names).items() if number > 1]
+    return [f'{what} must name each once, got "{name}" more than once' for name in twice]

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dcray.config import RunConfig, later_wins, override
-from dcray.errors import ConfigError
+from dcray.config import RunConfig, field_names, later_wins, override
+from dcray.errors import ConfigError, did_you_mean
 from dcray.search.boxes import Axis, Range, Winners, parse_space
-from dcray.search.ladder import counts_problem
-from dcray.search.space import SHORT, Space, build_space, changes_of, early_rungs
+from dcray.search.ladder import counts_problem, length_problem
+from dcray.search.space import AXES, SHORT, Space, build_space, changes_of, early_rungs
 from dcray.search.study import (
+    DEFAULT_KEEP,
     PublishedWinner,
     RecipeConfig,
     ResourceConfig,
@@ -151,7 +152,10 @@ class CellWish:
                 'or sampler = "gp"'
             )
         elif search.sampler == "grid" and search.trunks is None:
-            found = counts_problem([trunk.rungs for trunk in space.trunks()], search.keep)
+            rungs = [trunk.rungs for trunk in space.trunks()]
+            found = counts_problem(rungs, search.keep)
+            if search.keep != DEFAULT_KEEP:  # which serves every space
+                found = found or length_problem([box.rungs for box in space.boxes], search.keep)
             problems += [f"{self.where}.search: {found}"] if found else []
         if isinstance(search.warm_start, tuple):
             for point in search.warm_start:
@@ -178,7 +182,10 @@ def _field_problems(boxes: Sequence[Mapping[str, Axis]], base: RunConfig, where:
     problems: list[str] = []
     for box in boxes:
         for name, axis in box.items():
-            if isinstance(axis, Winners):
+            refused = _no_axis(name)
+            if refused:
+                problems.append(f"{where}: {refused}")
+            if refused or isinstance(axis, Winners):
                 continue
             ends = (axis.low, axis.high) if isinstance(axis, Range) else axis
             for value in ends:
@@ -190,6 +197,29 @@ def _field_problems(boxes: Sequence[Mapping[str, Axis]], base: RunConfig, where:
                 except ConfigError as error:
                     problems += [f"{where}: {problem}" for problem in error.problems]
     return list(dict.fromkeys(problems))
+
+
+NO_AXES = {
+    "seed": "a study is searched at one seed: write seed = N at the head of the file, and in the "
+    "recipe confirm_seeds = [1, 2] to run the winner again at others",
+    "size": "write the sizes at the head of the file: each is a cell of its own",
+    "data.unique_tokens": "write budgets at the head of the file: each is a cell of its own",
+    "objective": "write a recipe for each objective",
+    "runtime": "it changes no result: write it in [base], or in [resources]",
+}
+
+
+def _no_axis(name: str) -> str:
+    """Why a field is no axis of a space, and what to write; "" where it may be one."""
+    if name in AXES:
+        return ""
+    for field, remedy in NO_AXES.items():
+        whole = field in ("size", "runtime") and name.startswith(f"{field}.")
+        if name in (field, f"{field}.name") or whole:
+            return f"{name} is no axis of a space: {remedy}"
+    if name in field_names() or name.startswith("objective."):
+        return ""
+    return f'"{name}" is not a field{did_you_mean(name, [*AXES, *field_names()])}'
 
 
 def _budgets(axis: Axis) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ import pyarrow as pa
 from pydantic import ValidationError
 
 from dcray import plugins
-from dcray.errors import ConfigError, did_you_mean
+from dcray.errors import ConfigError, did_you_mean, rule_of
 from dcray.sections import Frozen
 
 if TYPE_CHECKING:
@@ -93,8 +93,9 @@ def _sentence(name: str, detail: Any, known: Iterable[str]) -> str:
         return f'source "{name}" has no option "{field}"{did_you_mean(field, known)}'
     if detail["type"] == "missing":
         return f'source "{name}" needs its option "{field}"'
-    message = detail["msg"].removeprefix("Value error, ")
-    return message if not field else f"{name}.{field}: {message}, got {detail['input']!r}"
+    message = rule_of(detail)
+    colon = "" if message.startswith("must ") else ":"
+    return message if not field else f"{name}.{field}{colon} {message}, got {detail['input']!r}"
 
 
 def content(root: Path, paths: Sequence[Path]) -> str:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from dcray.errors import ConfigError, did_you_mean
 from dcray.track.connect import Connection, connect
+from dcray.track.corpora import refuse_two
 from dcray.track.owner import Owner
 from dcray.track.points import FORMAT, REMARKS, Cell, Point
 from dcray.track.rows import Row, newest_complete, row_of, why_unusable
@@ -61,9 +62,10 @@ class CellRow:
 def results(directory: Path, *, study: str, tracking_uri: str | None = None) -> Results:
     """What analyze reads: complete results with a believable loss; the rest with its reasons.
 
-    Raises ConfigError where there is no such record or study, or where a newer dcray wrote it.
+    Raises ConfigError where there is no such record or study, where a newer dcray wrote it, and
+    where its results are of two corpora.
     """
-    rows, exclusions = latest(connect(directory, tracking_uri, create=False), study)
+    rows, exclusions = _one_corpus(connect(directory, tracking_uri, create=False), study)
     usable: list[Row] = []
     for row in rows:
         reason = why_unusable(row) if row.state == "complete" else _why_unfinished(row)
@@ -76,7 +78,13 @@ def results(directory: Path, *, study: str, tracking_uri: str | None = None) -> 
 
 def every_result(directory: Path, *, study: str, tracking_uri: str | None = None) -> list[Row]:
     """What status reads: one row a key, in whatever state it is; oldest first."""
-    return latest(connect(directory, tracking_uri, create=False), study)[0]
+    return _one_corpus(connect(directory, tracking_uri, create=False), study)[0]
+
+
+def _one_corpus(connection: Connection, study: str) -> tuple[list[Row], list[Exclusion]]:
+    rows, exclusions = latest(connection, study)
+    refuse_two(study, experiment_of(connection, study), rows, connection.client)
+    return rows, exclusions
 
 
 def cells(directory: Path, *, study: str, tracking_uri: str | None = None) -> list[CellRow]:

@@ -24,10 +24,11 @@ from typing import Any, TypeVar
 from dcray.errors import ConfigError
 from dcray.track import runs
 from dcray.track.connect import Connection, connect
+from dcray.track.experiment import Experiment
 from dcray.track.lease import Lease, settle, take
 from dcray.track.marks import columns_of, identity_marks, texts_of
 from dcray.track.owner import Owner, this_process
-from dcray.track.points import FORMAT, Cell, Key, run_name
+from dcray.track.points import Cell, Key, run_name
 from dcray.track.provenance import provenance
 from dcray.track.result import Result
 from dcray.track.rows import Row, newest_complete, row_of
@@ -42,10 +43,10 @@ CLOSE_SECONDS = 20.0  # how long close() waits before it leaves the rest on disk
 class Store:
     """The record of one study, open for writing by this process."""
 
-    def __init__(self, connection: Connection, study: str, experiment_id: str) -> None:
+    def __init__(self, connection: Connection, study: str) -> None:
         self.connection = connection
         self.study = study
-        self.experiment_id = experiment_id
+        self.experiment = Experiment(connection, study)
         self.attempt = uuid.uuid4().hex[:12]  # of this driver; what it writes carries it
         self.writer = Writer(connection)
         self._open: dict[str, Result] = {}
@@ -56,7 +57,8 @@ class Store:
 
     @classmethod
     def open(cls, directory: Path, *, study: str, tracking_uri: str | None = None) -> Store:
-        """The record under `directory`, made where it is not there yet.
+        """The record under `directory`, made where it is not there yet; the study's experiment is
+        made by what is first written into it.
 
         First writes what a dead driver left on disk, then settles the runs it left RUNNING.
         Where: `tracking_uri`, else MLFLOW_TRACKING_URI, else DIR/mlflow.db with DIR/artifacts.
@@ -64,12 +66,10 @@ class Store:
         """
         Cell(study, "-", 1, "-")  # the name is checked before anything is made
         connection = connect(Path(directory), tracking_uri, create=True)
+        connection.patiently(Experiment(connection, study).find, seconds=PATIENCE_SECONDS)
         with connection.lock():
-            experiment_id = connection.patiently(
-                lambda: _experiment(connection, study), seconds=PATIENCE_SECONDS
-            )
             connection.patiently(lambda: replay(connection), seconds=PATIENCE_SECONDS)
-        store = cls(connection, study, experiment_id)
+        store = cls(connection, study)
         store.settle_orphans()
         return store
 
@@ -85,6 +85,11 @@ class Store:
         self.close()
 
     @property
+    def experiment_id(self) -> str:
+        """The id of the study's experiment, made where it is not there yet."""
+        return self.experiment.make()
+
+    @property
     def address(self) -> str:
         """The tracking URI without its password: for people, and for `mlflow ui`."""
         return self.connection.address
@@ -94,7 +99,7 @@ class Store:
 
         They become KILLED, with a reason; what had finished becomes FINISHED.
         """
-        return self._wait(lambda: settle(self.connection, self.experiment_id, attempt=self.attempt))
+        return self._wait(self._settle_orphans)
 
     def cell(self, cell: Cell, *, tags: Mapping[str, Any] | None = None) -> str:
         """The id of the cell's parent run, made with `tags` where it is not there yet."""
@@ -118,7 +123,9 @@ class Store:
         return newest_complete([row_of(self.study, run) for run in found]) if found else None
 
     def every(self) -> list[Row]:
-        """One row for each key of the study, in whatever state it is."""
+        """One row for each key of the study, in whatever state it is; none before it is made."""
+        if self._wait(self.experiment.find) is None:
+            return []
         return self._wait(lambda: runs.latest(self.connection, self.study)[0])
 
     def config(self, run_id: str) -> dict[str, Any]:
@@ -129,7 +136,15 @@ class Store:
 
     def cells(self, study: str | None = None) -> list[runs.CellRow]:
         """The cells of this study, or of another one of the same record, that are on record."""
+        if study in (None, self.study) and self._wait(self.experiment.find) is None:
+            return []
         return self._wait(lambda: runs.cells_of(self.connection, study or self.study))
+
+    def cells_named(self, study: str) -> set[Cell]:
+        """The cells of a study that are on record; none where it is not there."""
+        if self._wait(Experiment(self.connection, study).find) is None:
+            return set()
+        return {row.cell for row in self.cells(study)}
 
     def begin(
         self,
@@ -185,6 +200,10 @@ class Store:
     def _wait(self, call: Callable[[], T]) -> T:
         return self.connection.patiently(call, seconds=PATIENCE_SECONDS)
 
+    def _settle_orphans(self) -> list[str]:
+        found = self.experiment.find()
+        return settle(self.connection, found, attempt=self.attempt) if found else []
+
     def _marks(self, key: Key, parent: str, tags: Mapping[str, Any]) -> dict[str, str]:
         if self._provenance is None:
             self._provenance = provenance()
@@ -203,8 +222,9 @@ class Store:
 
     def _runs_of(self, key: Key) -> list[Any]:
         assert key.cell.study == self.study, (key, self.study)
+        found = self.experiment.find()
         wanted = f"tags.`dcray.key` = '{key.name}'"
-        return list(runs.search(self.connection, self.experiment_id, wanted))
+        return list(runs.search(self.connection, found, wanted)) if found else []
 
     def _child(
         self, key: Key, name: str, marks: dict[str, str]
@@ -260,23 +280,6 @@ class Store:
             if found[0].info.run_id != made.info.run_id:
                 client.delete_run(made.info.run_id)  # another host was first
         return str(found[0].info.run_id)
-
-
-def _experiment(connection: Connection, study: str) -> str:
-    """The id of the study's experiment, made where it is not there yet."""
-    client = connection.client
-    experiment = client.get_experiment_by_name(study)
-    if experiment is not None:
-        runs.check_format(study, experiment)
-        return str(experiment.experiment_id)
-    ours = not connection.uri.startswith("http")  # a server keeps artifacts where it was told to
-    place = (connection.directory / "artifacts" / study).as_uri() if ours else None
-    try:
-        return str(client.create_experiment(study, place, {"dcray.format": str(FORMAT)}))
-    except Exception as error:
-        if getattr(error, "error_code", None) != "RESOURCE_ALREADY_EXISTS":
-            raise
-        return str(client.get_experiment_by_name(study).experiment_id)  # another host was first
 
 
 __all__ = ["Cell", "Key", "Lease", "Result", "Row", "Store"]

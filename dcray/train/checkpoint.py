@@ -9,14 +9,14 @@ driver's gap in the record can be filled.
 
 from __future__ import annotations
 
-import json
 import shutil
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.checkpoint import state_dict_loader
 from torch.distributed.checkpoint.state_dict import (
@@ -29,12 +29,13 @@ from torch.optim import Optimizer
 
 from dcray.config import RunConfig
 from dcray.errors import ConfigError
+from dcray.train.meta import FORMAT, check_same, read_meta
 from dcray.train.saving import Saver, quietly, settle_renames
 from dcray.train.schedule import fork_step
 from dcray.train.shard import Place
 
-FORMAT = 1
 BEST = "best"
+DAMAGE = (RuntimeError, ValueError, KeyError, TypeError, OSError)  # of a file that is not whole
 TRUNK_FREE = ("num_epochs",)  # in what the branches of one trunk differ
 
 
@@ -60,6 +61,7 @@ class Checkpoints:
     ) -> None:
         self.folder, self.config, self.place, self.keep = folder, config, place, keep
         self.trunk, self.save_at_fork = trunk, save_at_fork
+        self.damaged: list[str] = []  # a sentence for each checkpoint that could not be read
         self._saver = Saver(place)
         self.settle, self.poll = self._saver.settle, self._saver.poll
 
@@ -91,19 +93,30 @@ class Checkpoints:
         self._write(self.trunk / _step(step), _whole_state(model, optimizer), progress)
 
     def load(self, model: nn.Module, optimizer: Optimizer) -> dict[str, Any] | None:
-        """Restore the newest checkpoint into model and optimizer; its progress, or None.
+        """Restore the newest intact checkpoint into model and optimizer; its progress, or None.
 
         The trunk's state at a fork counts too, as long as this run's decay has not begun there.
+        `damaged` then says which could not be read: where that was all of them, model and optimizer
+        may hold half of one and must be built anew.
         """
         self.settle()
         if self.place.rank == 0:
             for folder in filter(None, (self.folder, self.trunk)):
                 settle_renames(folder)
         self.place.barrier()
-        path = self._newest()
-        self.place.barrier()
-        if path is None:
-            return None
+        while True:
+            path = self._newest()
+            self.place.barrier()
+            if path is None:
+                return None
+            try:
+                return self._load(path, model, optimizer)
+            except DAMAGE as error:
+                if isinstance(error, ConfigError) or not _is_damage(error):
+                    raise
+                self._put_aside(path, error)
+
+    def _load(self, path: Path, model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
         meta = read_meta(path)
         check_same(
             meta["config"], self.config, path, but=() if path.parent == self.folder else TRUNK_FREE
@@ -117,6 +130,20 @@ class Checkpoints:
         )
         progress: dict[str, Any] = meta["progress"]
         return progress
+
+    def _put_aside(self, path: Path, error: Exception) -> None:
+        """What cannot be read is no checkpoint: it is renamed, so that the one before counts."""
+        aside = path.with_name(f"damaged-{path.name}")
+        what = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        self.damaged.append(
+            f"the checkpoint {path} is damaged ({what}); the newest intact one before it counts, "
+            f"or else the beginning. It is now {aside.name}: delete it"
+        )
+        self.place.barrier()
+        if self.place.rank == 0:
+            shutil.rmtree(aside, ignore_errors=True)
+            path.rename(aside)
+        self.place.barrier()
 
     def save_best(self, model: nn.Module, progress: Mapping[str, Any]) -> None:
         """Keep these weights as the best so far."""
@@ -159,51 +186,13 @@ def _whole_state(model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
     return {"model": weights, "optim": moments}
 
 
-def read_meta(path: Path) -> dict[str, Any]:
-    """The meta.json of one checkpoint; ConfigError where a newer dcray wrote it."""
-    meta: dict[str, Any] = json.loads((path / "meta.json").read_text(encoding="utf-8"))
-    if meta["format"] > FORMAT:
-        raise ConfigError(
-            f"the checkpoint {path} has format {meta['format']}, written by a newer dcray; "
-            f"this one reads up to {FORMAT}: upgrade dcray"
-        )
-    return meta
-
-
-def check_same(
-    saved: Mapping[str, Any], config: RunConfig, path: Path, *, but: Collection[str] = ()
-) -> None:
-    """Raise ConfigError that names every field in which the checkpoint is another configuration.
-
-    but: fields that may differ.
-    """
-    try:
-        theirs, ours = RunConfig.model_validate(saved), config
-    except ValidationError as error:
-        fields = ", ".join(".".join(map(str, detail["loc"])) for detail in error.errors())
-        raise ConfigError(
-            f"the checkpoint {path} is of another dcray: its configuration has no meaning here "
-            f"({fields}). Go on with that dcray, or move the folder away to start afresh"
-        ) from None
-    pairs = _differences(
-        theirs.identity_fields() | {"seed": theirs.seed},
-        ours.identity_fields() | {"seed": ours.seed},
-    )
-    pairs = [pair for pair in pairs if pair[0] not in but]
-    if pairs:
-        listed = "; ".join(f"{name} is {a!r} there and {b!r} here" for name, a, b in pairs)
-        raise ConfigError(
-            f"the checkpoint {path} is of another configuration: {listed}. "
-            "Train with its values, or move the folder away to start afresh"
-        )
-
-
-def _differences(a: Any, b: Any, name: str = "") -> list[tuple[str, Any, Any]]:
-    if isinstance(a, Mapping) and isinstance(b, Mapping):
-        keys = sorted({*a, *b})
-        prefix = f"{name}." if name else ""
-        return [d for k in keys for d in _differences(a.get(k), b.get(k), f"{prefix}{k}")]
-    return [] if a == b else [(name, a, b)]
+def _is_damage(error: BaseException) -> bool:
+    """Whether it says that a file is not what was written, and no device, peer or disk is away."""
+    cause = error.__cause__ or error
+    if isinstance(cause, OSError):
+        return isinstance(cause, (FileNotFoundError, IsADirectoryError, NotADirectoryError))
+    elsewhere = (MemoryError, torch.OutOfMemoryError, torch.AcceleratorError, dist.DistError)
+    return not isinstance(cause, elsewhere)
 
 
 def _step(step: int) -> str:

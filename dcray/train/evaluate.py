@@ -62,6 +62,19 @@ def make_batch(
     )
 
 
+def microbatches(
+    part: Slice, rows: NDArray[Any], place: Place, *, size: int, seed: int, mask_id: int
+) -> list[tuple[Batch, Tensor]]:
+    """One rank's rows of a step in batches of `size`, with the keys of their rows."""
+    keys = keyed.row_keys(seed, part.epochs, part.row_ids)
+    found = []
+    for start in range(0, len(part), size):
+        here = slice(start, start + size)
+        batch = make_batch(rows[here], part.real[here], mask_id=mask_id, device=place.device)
+        found.append((batch, place.put(keys[here])))
+    return found
+
+
 @torch.no_grad()
 def evaluate(
     model: nn.Module,

@@ -10,16 +10,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from dcray.config import RunConfig
 from dcray.corpus.order import Order, Slice, tee_ids
-from dcray.objectives import Batch
-from dcray.train import keyed
 from dcray.train.checkpoint import Checkpoints
 from dcray.train.cost import validation_epochs
-from dcray.train.evaluate import FINAL_DRAW, Evaluation, ValidationRows, evaluate, make_batch
+from dcray.train.evaluate import FINAL_DRAW, Evaluation, ValidationRows, evaluate, microbatches
 from dcray.train.meter import Meter, Point
 from dcray.train.optim import build_optimizer, set_lr
 from dcray.train.progress import Outcome, Progress, Report
@@ -60,21 +57,29 @@ class _Run:
         self.should_stop = should_stop
         self.objective = config.objective.build()
         self.order = Order(config)
-        self.model = build_model(config, place)
-        self.optimizer = build_optimizer(self.model, config.optim)
+        self._build()
         self.meter, self.progress = Meter(), Progress()
         self.fork = fork_step(config.num_steps, config.schedule)
         self.validation_epochs = validation_epochs(config, num_rows=len(data.validation))
         self.point_every = max(1, math.ceil(config.num_steps / config.runtime.num_points))
         self.report_every, self.next_report = 1, 1
         self.new_points: list[Point] = []
+        self.notes: tuple[str, ...] = ()
         self.mark = self.saved_at = time.perf_counter()
         self.mark_step, self.idle, self.report_cost = 0, 0.0, 0.0
 
+    def _build(self) -> None:
+        self.model = build_model(self.config, self.place)
+        self.optimizer = build_optimizer(self.model, self.config.optim)
+
     def restore(self) -> None:
-        """Go on from the newest checkpoint, if there is one."""
-        state = self.checkpoints.load(self.model, self.optimizer) if self.checkpoints else None
+        """Go on from the newest checkpoint that can be read, if there is one."""
+        held = self.checkpoints
+        state = held.load(self.model, self.optimizer) if held else None
+        self.notes = tuple(held.damaged) if held else ()
         if state is None:
+            if self.notes:
+                self._build()
             return
         self.meter.restore(state.pop("meter"), self.place)
         points = [Point(*point) for point in state.pop("points")]
@@ -133,7 +138,14 @@ class _Run:
             self.model,
             self.optimizer,
             self.objective,
-            self._microbatches(part, rows),
+            microbatches(
+                part,
+                rows,
+                self.place,
+                size=self.microbatch_size,
+                seed=config.seed,
+                mask_id=self.data.mask_id,
+            ),
             step_tokens=tokens,
             world_size=self.place.world_size,
             max_grad_norm=config.optim.max_grad_norm,
@@ -148,16 +160,6 @@ class _Run:
                 lr=lr,
                 norm=sums.grad_norm,
             )
-
-    def _microbatches(self, part: Slice, rows: NDArray[Any]) -> list[tuple[Batch, torch.Tensor]]:
-        keys = keyed.row_keys(self.config.seed, part.epochs, part.row_ids)
-        mask_id, device = self.data.mask_id, self.place.device
-        found = []
-        for start in range(0, len(part), self.microbatch_size):
-            here = slice(start, start + self.microbatch_size)
-            batch = make_batch(rows[here], part.real[here], mask_id=mask_id, device=device)
-            found.append((batch, self.place.put(keys[here])))
-        return found
 
     def _validate(self) -> Outcome | None:
         self.place.wait()  # steps still under way are training time
@@ -244,10 +246,10 @@ class _Run:
         return asdict(self.progress) | {"meter": self.meter.state(self.place)}
 
     def _message(self, rate: float) -> Report:
-        progress, points = self.progress, self.new_points
-        self.new_points = []
+        progress, points, notes = self.progress, self.new_points, self.notes
+        self.new_points, self.notes = [], ()
         where = progress.step, self.config.num_steps, self._epoch(), self._tokens_seen()
-        return Report(*where, progress.seconds, progress.first_step, rate, points)
+        return Report(*where, progress.seconds, progress.first_step, rate, points, notes)
 
     def _epoch(self) -> float:
         return self.order.epoch_after(self.progress.step)

@@ -20,6 +20,7 @@ class Report:
     first_step: int  # where it forked from its trunk, else 0
     tokens_per_second: float
     points: list[Point]
+    notes: tuple[str, ...] = ()  # what a person should know of this run: a damaged checkpoint
 
 
 @dataclass(frozen=True)

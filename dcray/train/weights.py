@@ -11,7 +11,8 @@ from torch.distributed.checkpoint import state_dict_loader
 from dcray.config import RunConfig, override
 from dcray.errors import ConfigError
 from dcray.model.transformer import Transformer
-from dcray.train.checkpoint import BEST, read_meta, steps_in
+from dcray.train.checkpoint import BEST, steps_in
+from dcray.train.meta import read_meta
 from dcray.train.saving import quietly
 from dcray.train.shard import Place, build_model
 

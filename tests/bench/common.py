@@ -11,11 +11,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from dcray.cluster import ray_cluster, set_environment
-from dcray.config import RunConfig, override, parse_assignments
+from dcray.config import RunConfig, override
 from dcray.corpus.manifest import Corpus
 from dcray.corpus.prepare import prepare
 from dcray.search.runner import Trial
 from dcray.sources import parse
+from dcray.toml import parse_assignments
 from dcray.train.worker import Leg
 
 CPU = {  # the quickstart's model and rows

@@ -206,6 +206,15 @@ def test_two_studies_side_by_side(directory):
     assert (cell["loss"], cell["other"]) == (3.75, 3.0)
     shown = invoke("analyze", "small", "--dir", directory, "--against", "other").output
     assert "+0.7500" in shown
+    assert "other data" not in shown
+
+
+def test_two_studies_on_two_corpora_are_told_as_such(directory):
+    for name, reads, loss in (("one", "aaaa", 3.75), ("two", "bbbb", 3.0)):
+        with Store.open(directory, study=name) as store:
+            plant(store, Cell(name, "60k", 16_000, "ar"), loss=loss, reads=reads)
+    shown = invoke("analyze", "one", "--dir", directory, "--against", "two").output
+    assert "They read other data: a difference is one of corpora too" in " ".join(shown.split())
 
 
 def test_the_papers_losses_stand_beside_ours(directory):

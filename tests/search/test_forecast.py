@@ -121,7 +121,7 @@ def test_a_winner_that_no_file_can_give_is_refused():
     table = copy.deepcopy(MINI)
     table["recipes"]["mir"]["inherit"] = "nowhere:ar"
     study = study_of(table)
-    with pytest.raises(ConfigError, match='no study file says how "nowhere" searches 60k_8k_ar'):
+    with pytest.raises(ConfigError, match='no file of the study "nowhere" searches'):
         forecast(study, cells(study, recipes=["mir"]), "ladder", PRICE)
 
 

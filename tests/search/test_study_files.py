@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from dcray.errors import ConfigError
 from dcray.fit.published import figures
 from dcray.search.boxes import Winners
 from dcray.search.forecast import forecast, prices
@@ -183,3 +184,74 @@ _IGNORED = shutil.ignore_patterns(
     ".git", ".venv", "build", "dist", "*.egg-info", "__pycache__", ".*_cache", "tests",
     "dcray-runs", "corpora", ".hypothesis",
 )  # fmt: skip
+
+
+HEAD = 'study = "mine"\nsizes = {sizes}\nbudgets = ["10k"]\n[recipes.ar]\n'
+
+
+def test_a_size_that_is_named_twice_is_told_as_that(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(HEAD.format(sizes='["72m", "140m", "72m"]'))
+    with pytest.raises(ConfigError) as refused:
+        Study.read(str(path))
+    assert refused.value.problems == (
+        'mine.toml: sizes must name each once, got "72m" more than once',
+    )
+
+
+def test_sizes_that_are_no_list_are_told_once(tmp_path):
+    path = tmp_path / "mine.toml"
+    for sizes, said in (
+        ("3", "sizes must be a list, got 3"),
+        ("[3]", "sizes.0 must be a text, got 3"),
+        ('{ mine = { dim = "x" } }', "sizes.mine.dim must be a whole number, got 'x'"),
+    ):
+        path.write_text(HEAD.format(sizes=sizes))
+        with pytest.raises(ConfigError) as refused:
+            Study.read(str(path))
+        assert refused.value.problems == (f"mine.toml: {said}",)
+
+
+def test_of_several_files_each_problem_names_its_own(tmp_path):
+    files = []
+    for name, value in (("one", -1), ("two", -2)):
+        path = tmp_path / f"{name}.toml"
+        body = HEAD.format(sizes='["72m"]').replace("10k", f"{10 - value}k")
+        path.write_text(f'{body}space = [{{ "lr" = [{value}] }}]\n')
+        files.append(path)
+    with pytest.raises(ConfigError) as refused:
+        Study.of([parse_study(path) for path in files], files)
+    one, two = refused.value.problems
+    assert one.startswith("one.toml: recipes.ar: optim.lr must be above 0")
+    assert two.startswith("two.toml: recipes.ar: optim.lr must be above 0")
+
+
+NEEDS = """space = [{ lr = { winners = ["99k"] } }]
+search = { keep = [1] }
+"""
+
+
+def test_plan_and_search_refuse_a_winner_that_cannot_come_alike(dcray, tiny_corpus, tmp_path):
+    """And a file beside it that would search it, were it not broken, is named."""
+    base = '[base]\n"data.seq_len" = 16\n'
+    path = tmp_path / "mine.toml"
+    head = HEAD.format(sizes='["60k", "226k"]').replace("10k", "500")
+    path.write_text(head + NEEDS + base)
+    said = []
+    for command in ("plan", "search"):
+        more = ["--corpus", tiny_corpus] if command == "search" else []
+        words = [command, path, "--sizes", "60k", "--dir", tmp_path / "runs", *more]
+        code, out, err = dcray(*words)
+        assert (code, out) == (2, "")
+        said.append(err.splitlines()[-1])
+    assert said[0] == said[1]
+    assert "60k_99k_ar" in said[0]
+    other = tmp_path / "other.toml"
+    other.write_text('study = "mine"\nsizes = ["60k"]\nbudgets = ["99k"]\nrecipes = 1\n')
+    _, _, err = dcray("plan", path)
+    assert f"{other} cannot be read: other.toml: recipes must be a table, got 1" in " ".join(
+        err.split()
+    )
+    other.write_text(head.replace("500", "99k") + base)
+    code, _, err = dcray("plan", path)
+    assert code == 0, err

@@ -29,4 +29,5 @@ def directory(template, tmp_path):
 @pytest.fixture
 def store(directory):
     with open_store(directory) as store:
+        store.experiment.make()  # else the first write does
         yield store

@@ -33,3 +33,16 @@ def row(run_id, **changes):
 def test_the_winner_is_the_lowest_complete_loss_at_the_search_seed(rows, wanted):
     found = winner(rows, seed=42)
     assert (found.run_id if found else None) == wanted
+
+
+def test_of_an_objective_that_was_mended_the_newest_alone_counts():
+    """The broken one's lower loss is no winner; other objectives of the cell are as they were."""
+    broken = {"objective": "half", "objective_source": "aaaa"}
+    mended = {"objective": "half", "objective_source": "bbbb"}
+    rows = [
+        row("old", val_loss=1.0, started_at=1.0, tags=broken),
+        row("new", val_loss=2.0, started_at=2.0, tags=mended),
+        row("ar", val_loss=2.5, started_at=0.0, tags={"objective": "ar"}),
+    ]
+    assert winner(rows).run_id == "new"
+    assert winner([*rows, row("better", val_loss=1.5, tags={"objective": "ar"})]).run_id == "better"

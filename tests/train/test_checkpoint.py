@@ -15,8 +15,9 @@ import pytest
 import torch
 
 from dcray.errors import ConfigError
-from dcray.train import saving
-from dcray.train.checkpoint import Checkpoints, check_same, read_meta
+from dcray.train import checkpoint, saving
+from dcray.train.checkpoint import Checkpoints
+from dcray.train.meta import check_same, read_meta
 from dcray.train.optim import build_optimizer
 from dcray.train.shard import Place, build_model
 from tests.support import run_tiny, tiny_config
@@ -257,15 +258,61 @@ def test_a_checkpoint_of_another_dcray(tmp_path, change):
     assert str(path.parent) in str(refused.value)
 
 
-@pytest.mark.parametrize("name", ["__0_0.distcp", ".metadata"])
-def test_a_damaged_checkpoint_is_an_exception_like_others(tmp_path, name):
-    """torch's own is a BaseException, which no handler of ours would see."""
+def cut(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def emptied(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def zeroed(path: Path) -> None:
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, cut, emptied, zeroed])
+@pytest.mark.parametrize("name", ["__0_0.distcp", ".metadata", "meta.json"])
+def test_of_a_damaged_checkpoint_the_intact_one_before_counts(tmp_path, name, damage):
+    """It is put aside with a sentence, so that it is not met, nor kept in an intact one's place."""
+    config = tiny_config()
+    before = pair(config, seed=1)
+    held = Checkpoints(tmp_path, config, CPU, keep=2)
+    save(held, *before, {"step": 1}, step=1)
+    save(held, *pair(config, seed=2), {"step": 2}, step=2)
+    damage(tmp_path / "step-00000002" / name)
+    found = pair(config, seed=3)
+    assert held.load(*found) == {"step": 1}
+    assert same(before, found)
+    if (name, damage) != ("meta.json", Path.unlink):  # without its meta it never was one
+        (said,) = held.damaged
+        assert "step-00000002 is damaged (" in said
+        assert names(tmp_path) == ["damaged-step-00000002", "step-00000001"]
+    assert Checkpoints(tmp_path, config, CPU, keep=2).load(*pair(config)) == {"step": 1}
+
+
+def test_where_none_is_intact_there_is_nothing_to_load(tmp_path):
+    config = tiny_config()
+    held = Checkpoints(tmp_path, config, CPU, keep=2)
+    for step in (1, 2):
+        save(held, *pair(config), {"step": step}, step=step)
+        (tmp_path / f"step-0000000{step}" / "__0_0.distcp").unlink()
+    assert held.load(*pair(config)) is None
+    assert len(held.damaged) == 2
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("no"), PermissionError(13, "no")])
+def test_what_says_nothing_of_the_file_leaves_it_alone(tmp_path, monkeypatch, error):
     config = tiny_config()
     held = Checkpoints(tmp_path, config, CPU, keep=2)
     save(held, *pair(config), {"step": 1}, step=1)
-    (tmp_path / "step-00000001" / name).unlink()
-    with pytest.raises(RuntimeError, match="step-00000001"):
+
+    def fails(*_, **__):
+        raise error
+
+    monkeypatch.setattr(checkpoint.state_dict_loader, "load", fails)
+    with pytest.raises(type(error)):
         held.load(*pair(config))
+    assert names(tmp_path) == ["step-00000001"]
 
 
 def test_no_space_left(tmp_path, monkeypatch):

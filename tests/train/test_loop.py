@@ -181,3 +181,23 @@ def test_time_is_counted_over_attempts(tmp_path):
     run_tiny(tiny_config(), folder=tmp_path, stop_at=5)
     ended, _ = run_tiny(tiny_config(), folder=tmp_path)
     assert 0 < ended.seconds <= time.perf_counter() - started
+
+
+@pytest.mark.parametrize("num_damaged", [1, 2])
+def test_a_run_whose_newest_checkpoints_are_damaged_ends_as_undisturbed(tmp_path, num_damaged):
+    """From the intact one before, or where there is none from the beginning; it says so, once."""
+    config = tiny_config(runtime__checkpoint_seconds=0, runtime__keep_checkpoints=2)
+    whole, _ = run_tiny(config)
+    stopped, _ = run_tiny(config, folder=tmp_path, stop_at=6)
+    assert stopped.state == "stopped"
+    held = sorted(tmp_path.glob("step-*"))
+    assert len(held) == 2
+    for path in held[-num_damaged:]:
+        (path / "__0_0.distcp").write_bytes(b"")
+    again, reports = run_tiny(config, folder=tmp_path)
+    assert (again.state, again.val_loss) == ("complete", whole.val_loss)
+    first = int(held[0].name.removeprefix("step-")) if num_damaged == 1 else 0
+    assert reports[0].step == first + 1
+    said = [note for report in reports for note in report.notes]
+    assert len(said) == num_damaged
+    assert all("is damaged" in note for note in said)

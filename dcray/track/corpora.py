@@ -1,0 +1,175 @@
+"""A study has one corpus: losses on two of them are not on one scale.
+
+The record keeps a mark of it: hashes of the tokenizer, of the validation tokens, and of the stream
+up to each budget. A folder is the same corpus where tokenizer and validation set are equal and the
+shorter stream begins the longer one: so budgets may be added. A study from before there were marks
+is judged by the manifests that its results keep.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dcray.corpus.manifest import VALIDATION, Corpus
+from dcray.errors import ConfigError
+from dcray.sections import count_label
+from dcray.track.rows import Row
+
+TAG = "dcray.corpus"  # of the experiment
+DIGITS = 16
+MAX_BUDGETS = 100  # that a mark lists: a tag is 5,000 characters at most
+
+
+class MixedCorporaError(ConfigError):
+    """A study holds results of two corpora."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What the record keeps of a corpus; hashes are cut to 16 digits. path: where it was."""
+
+    path: str
+    tokenizer: str
+    validation: str
+    budgets: Mapping[int, str]  # of the stream's first so many tokens
+
+    @classmethod
+    def of(cls, corpus: Corpus) -> Mark:
+        """The mark of a corpus that is at hand."""
+        return cls.of_manifest(corpus.manifest.model_dump(mode="json"), str(corpus.path.absolute()))
+
+    @classmethod
+    def of_manifest(cls, manifest: Mapping[str, Any], path: str) -> Mark:
+        """The mark of a manifest as a result keeps it."""
+        budgets = {one["tokens"]: one["sha256"][:DIGITS] for one in manifest["budgets"]}
+        return cls(
+            path,
+            manifest["tokenizer"]["sha256"][:DIGITS],
+            manifest["files"][VALIDATION][:DIGITS],
+            budgets,
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> Mark:
+        """The mark that to_json wrote."""
+        fields = json.loads(text)
+        budgets = {int(tokens): sha for tokens, sha in fields["budgets"].items()}
+        return cls(fields["path"], fields["tokenizer"], fields["validation"], budgets)
+
+    def to_json(self) -> str:
+        """For a tag; of many budgets the largest."""
+        kept = dict(sorted(self.budgets.items())[-MAX_BUDGETS:])
+        return json.dumps(vars(self) | {"budgets": kept})
+
+    def __str__(self) -> str:
+        """The folder, and the digits of the validation set: the first tokens of all."""
+        return f"{self.path} (validation {self.validation[:8]}, tokenizer {self.tokenizer[:8]})"
+
+    def with_budgets(self, other: Mark) -> Mark:
+        """The same corpus with what the other knows of its longer stream."""
+        return Mark(self.path, self.tokenizer, self.validation, {**other.budgets, **self.budgets})
+
+    def difference(self, other: Mark, corpus: Corpus | None = None) -> str:
+        """In what `other` is another corpus, "" where it is none.
+
+        corpus: the other's folder, to hash its stream up to a budget that it does not list.
+        """
+        if other.tokenizer != self.tokenizer:
+            return "another tokenizer"
+        if other.validation != self.validation:
+            return "another validation set"
+        for tokens in sorted(self.budgets, reverse=True):
+            theirs = other.budgets.get(tokens) or _prefix(corpus, tokens)
+            if theirs is not None:  # what is equal up to here is equal up to each smaller budget
+                same = theirs == self.budgets[tokens]
+                return "" if same else f"other training tokens, before {count_label(tokens)}"
+        return self._shorter(other)
+
+    def _shorter(self, other: Mark) -> str:
+        """A stream shorter than every budget that we know is looked up in our own folder."""
+        longest = max(other.budgets)
+        try:
+            ours = _prefix(Corpus.open(self.path), longest)
+        except ConfigError:
+            ours = None
+        if ours is None:
+            return f"only {count_label(longest)} tokens, which cannot be compared with the first's"
+        same = ours == other.budgets[longest]
+        return "" if same else f"other training tokens, before {count_label(longest)}"
+
+
+def _prefix(corpus: Corpus | None, tokens: int) -> str | None:
+    if corpus is None or not 0 < tokens <= corpus.num_tokens:
+        return None
+    return corpus.prefix_sha256(tokens)[:DIGITS]
+
+
+def refuse_two(study: str, experiment: Any, rows: Sequence[Row], client: Any) -> None:
+    """Raise MixedCorporaError where the results of a study were measured on different data.
+
+    Of one budget the hashes of what was read must be equal; a study that has no mark is also
+    compared across its budgets, by the manifests of its results.
+    """
+    by_budget: dict[int, Row] = {}
+    for row in rows:
+        read = row.tags.get("corpus_hash")
+        first = by_budget.setdefault(row.unique_tokens, row) if read else row
+        if read and read != first.tags["corpus_hash"]:
+            raise MixedCorporaError(
+                f'the study "{study}" holds results of two corpora (or of two data.val_tokens): at '
+                f"{count_label(row.unique_tokens)} tokens of {_place(first)} and of {_place(row)}; "
+                f"their losses cannot be compared. {CURE}"
+            )
+    if TAG not in experiment.tags:
+        marks_of(study, by_budget.values(), client)
+
+
+CURE = (
+    "Search one of them again under another name (--study), or delete the runs of the other in "
+    "MLflow"
+)
+
+
+def _place(row: Row) -> str:
+    return f"{row.tags.get('corpus', 'a corpus')} (hash {row.tags['corpus_hash'][:8]})"
+
+
+def marks_of(study: str, rows: Iterable[Row], client: Any) -> Mark | None:
+    """The one mark of these results' manifests, None where none can be read.
+
+    Raises MixedCorporaError where there are two.
+    """
+    found: Mark | None = None
+    for row in rows:
+        manifest = _manifest(client, row.run_id)
+        if manifest is None:
+            continue
+        mark = Mark.of_manifest(manifest, row.tags.get("corpus", "a corpus"))
+        shared = found is not None and found.budgets.keys() & mark.budgets.keys()
+        other = found.difference(mark) if found is not None and shared else ""
+        if found is not None and not shared:
+            same = (found.tokenizer, found.validation) == (mark.tokenizer, mark.validation)
+            other = "" if same else "another tokenizer or validation set"
+        if found is not None and other:
+            raise MixedCorporaError(
+                f'the study "{study}" holds results of two corpora: {found} and {mark}, which has '
+                f"{other}; their losses cannot be compared. {CURE}"
+            )
+        found = mark if found is None else found.with_budgets(mark)
+    return found
+
+
+def _manifest(client: Any, run_id: str) -> dict[str, Any] | None:
+    """The manifest that a result keeps, None where it keeps none that can be read."""
+    with tempfile.TemporaryDirectory() as place:
+        try:
+            path = client.download_artifacts(run_id, "manifest.json", place)
+            found: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
+        except Exception:
+            return None  # a result of a test, or artifacts that were not copied along
+    return found if {"budgets", "tokenizer", "files"} <= found.keys() else None

@@ -1,0 +1,212 @@
+"""A study has one corpus: bound by the first job, kept by those that follow, told by each reader.
+
+What must be told apart is planted: manifests with other tokenizers, validation sets and streams.
+"""
+
+import hashlib
+import json
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+
+from dcray.corpus.manifest import Corpus
+from dcray.errors import ConfigError
+from dcray.track import find, runs
+from dcray.track.corpora import TAG, Mark
+from dcray.track.hold import check_corpus, hold_corpus
+from tests.track.support import CELL, STUDY, begin, driver, key, open_store
+
+STREAM = np.arange(1_000, dtype="<u2") % 250
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Makes a corpus folder of a stream, with its budgets; what else is given is other."""
+
+    def make(name, *budgets, stream=STREAM, validation="b" * 64, tokenizer="a" * 64):
+        path = tmp_path / name
+        path.mkdir()
+        data = stream[: max(budgets)].astype("<u2")
+        (path / "train-00000.bin").write_bytes(data.tobytes())
+        (path / "validation.bin").write_bytes(STREAM[:100].tobytes())
+        shas = {b: hashlib.sha256(data[:b].tobytes()).hexdigest() for b in budgets}
+        part = {"documents": 1, "tokens": max(budgets), "source_bytes": None}
+        manifest = {
+            "format": 1, "dcray": "0", "python": "3.11", "request": {}, "source": {},
+            "split": "row", "seed": 42, "dtype": "uint16", "train": part,
+            "validation": part | {"tokens": 100},
+            "tokenizer": {"name": "byte", "sha256": tokenizer, "vocab_size": 258, "eot_id": 256,
+                          "mask_id": 257},
+            "available_tokens": max(budgets), "available_exact": True,
+            "budgets": [{"tokens": b, "sha256": sha} for b, sha in shas.items()],
+            "shards": [{"file": "train-00000.bin", "start": 0, "tokens": max(budgets),
+                        "sha256": shas[max(budgets)]}],
+            "files": {"validation.bin": validation},
+            "overlap": {"shared_documents": 0, "duplicates_removed": 0},
+        }  # fmt: skip
+        (path / "manifest.json").write_text(json.dumps(manifest))
+        return Corpus.open(path)
+
+    return make
+
+
+def train_on(store, corpus, config_hash="abc123", *, loss=3.0, budget=None):
+    """A complete result on a corpus, as the driver writes it."""
+    cell = CELL if budget is None else type(CELL)(STUDY, "mini", budget, "ar")
+    one = key(config_hash, cell=cell)
+    tags = {"corpus_hash": corpus.reads(min(corpus.num_tokens, 300)), "corpus": corpus.path}
+    manifest = corpus.manifest.model_dump(mode="json")
+    result = store.begin(
+        one, config={}, params={"num_epochs": 1, "num_params": 1}, tags=tags, manifest=manifest
+    )
+    result.finish({"val_loss": loss})
+    return one
+
+
+def other_stream(at):
+    stream = STREAM.copy()
+    stream[at] += 1
+    return stream
+
+
+def test_the_first_corpus_binds_and_budgets_may_grow(store, folder):
+    first = folder("first", 300)
+    hold_corpus(store, first, {})
+    train_on(store, first)
+    hold_corpus(store, folder("longer", 300, 900), {})
+    hold_corpus(store, folder("shorter", 200), {})  # looked up in the first's own folder
+    experiment = runs.experiment_of(store.connection, STUDY)
+    assert set(Mark.from_json(experiment.tags[TAG]).budgets) == {200, 300, 900}
+    late = folder("late", 300, 900, stream=other_stream(850))
+    with pytest.raises(ConfigError, match=r"other training tokens, before 900"):
+        hold_corpus(store, late, {})
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ({"tokenizer": "c" * 64}, "another tokenizer"),
+        ({"validation": "c" * 64}, "another validation set"),
+        ({"stream": other_stream(299)}, "other training tokens, before 300"),
+    ],
+)
+def test_a_second_corpus_is_refused_with_both_named(store, folder, change, what):
+    first, second = folder("first", 300), folder("second", 300, **change)
+    hold_corpus(store, first, {})
+    train_on(store, first)
+    for refuse in (check_corpus, hold_corpus):
+        with pytest.raises(ConfigError) as refused:
+            refuse(store, second, {})
+        said = str(refused.value)
+        assert f"{second.path.absolute()} (" in said
+        assert f"{first.path.absolute()} (" in said
+        assert f"has {what}" in said
+        assert f"Give --study another name, --corpus {first.path.absolute()}" in said
+
+
+def test_a_shorter_corpus_that_cannot_be_compared_is_refused(store, folder):
+    first = folder("first", 300)
+    hold_corpus(store, first, {})
+    train_on(store, first)
+    shorter = folder("shorter", 200)
+    shutil.rmtree(first.path)
+    with pytest.raises(ConfigError, match="only 200 tokens, which cannot be compared"):
+        hold_corpus(store, shorter, {})
+
+
+def test_other_validation_tokens_of_the_same_corpus_are_refused(store, folder):
+    first = folder("first", 300)
+    train_on(store, first, budget=300)
+    hold_corpus(store, first, {300: first.reads(300)})
+    with pytest.raises(ConfigError, match=r"data\.val_tokens"):
+        check_corpus(store, first, {300: first.reads(300, 50)})
+
+
+def test_a_binding_without_a_result_is_void_when_its_driver_is_dead(directory, folder):
+    first = folder("first", 300)
+    code = """
+        from dcray.corpus.manifest import Corpus
+        from dcray.track.hold import hold_corpus
+        store = open_store(directory)
+        hold_corpus(store, Corpus.open(sys.argv[1]), {})
+        print("bound", flush=True)
+        sys.stdin.read()
+        os._exit(1)
+    """
+    child = driver(code, directory, str(first.path), stdin=subprocess.PIPE)
+    assert child.stdout.readline() == "bound\n", child.stderr.read()
+    other = folder("other", 300, validation="c" * 64)
+    with open_store(directory) as store:
+        with pytest.raises(ConfigError, match="another validation set"):  # it is about to train
+            hold_corpus(store, other, {})
+        child.communicate("")
+        hold_corpus(store, other, {})
+
+
+def test_of_jobs_that_start_at_once_one_corpus_wins(directory, folder):
+    """Four drivers, two corpora, one instant: those of one corpus pass, those of the other not."""
+    paths = [folder(f"c{n}", 300, validation=str(n % 2) * 64).path for n in range(4)]
+    code = """
+        from dcray.corpus.manifest import Corpus
+        from dcray.errors import ConfigError
+        from dcray.track.hold import hold_corpus
+        store = open_store(directory)
+        corpus = Corpus.open(sys.argv[1])
+        print("ready", flush=True)
+        sys.stdin.readline()
+        try:
+            hold_corpus(store, corpus, {})
+            print("bound", flush=True)
+        except ConfigError as error:
+            print("refused", flush=True)
+        sys.stdin.readline()
+        os._exit(0)
+    """
+    jobs = [driver(code, directory, str(path), stdin=subprocess.PIPE) for path in paths]
+    for job in jobs:
+        assert job.stdout.readline() == "ready\n", job.stderr.read()
+    for job in jobs:
+        job.stdin.write("go\n")
+        job.stdin.flush()
+    said = [job.stdout.readline().strip() for job in jobs]
+    for job in jobs:
+        job.communicate("\n")
+    assert sorted(said) == ["bound", "bound", "refused", "refused"]
+    assert said[0] == said[2]
+
+
+def test_a_study_of_before_is_judged_by_its_results(store, directory, folder):
+    """No mark on record, as an older dcray left it: one corpus is taken up, two are refused."""
+    first, second = folder("first", 300), folder("second", 300, validation="c" * 64)
+    train_on(store, first, budget=64_000)
+    with pytest.raises(ConfigError, match="another validation set"):
+        hold_corpus(store, second, {})
+    train_on(store, second, budget=128_000, loss=1.0)  # what it used to let pass
+    for read in (
+        lambda: runs.results(directory, study=STUDY),
+        lambda: runs.every_result(directory, study=STUDY),
+        lambda: find.find(directory, f"{STUDY}/mini/64k/ar"),
+        lambda: hold_corpus(store, first, {}),
+    ):
+        with pytest.raises(ConfigError, match=r"holds results of two corpora: .*first.*second"):
+            read()
+
+
+def test_two_corpora_in_one_cell_are_told_by_every_reader(store, directory, folder):
+    first = folder("first", 300)
+    second = folder("second", 300, stream=other_stream(10))
+    hold_corpus(store, first, {})
+    train_on(store, first)
+    train_on(store, second, "other", loss=1.0)
+    for read in (runs.results, runs.every_result):
+        with pytest.raises(ConfigError, match=r"two corpora .*first.*second"):
+            read(directory, study=STUDY)
+    one = runs.latest(store.connection, STUDY)[0][0]
+    assert find.find(directory, one.run_id).run_id == one.run_id  # by its id it compares nothing
+
+
+def test_a_result_that_keeps_no_manifest_is_no_reason(store, directory):
+    begin(store).finish({"val_loss": 3.0})
+    assert len(runs.results(directory, study=STUDY).rows) == 1
