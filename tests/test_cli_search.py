@@ -109,10 +109,13 @@ def test_a_second_corpus_is_refused_and_has_a_study_of_its_own(
 def test_a_refused_search_leaves_no_study(dcray, tiny_corpus, tmp_path):
     """Neither where the corpus is too small nor where no node could hold a trial."""
     small = write_study(tmp_path, budgets=("5k",), name="small.toml")
-    wide = write_study(tmp_path, body=LADDER + "[resources.tiny]\ngpus = 64\n", name="wide.toml")
-    for study in (small, wide):
-        code, out, _ = dcray(*search_words(study, tiny_corpus, tmp_path / "runs"))
+    wide = write_study(
+        tmp_path, body=LADDER + "[resources.tiny]\nthreads = 640\n", name="wide.toml"
+    )
+    for study, said in ((small, "5k"), (wide, "640")):
+        code, out, err = dcray(*search_words(study, tiny_corpus, tmp_path / "runs"))
         assert code == 2, out
+        assert said in err
     assert studies(tmp_path / "runs") == []
 
 
