@@ -112,7 +112,7 @@ def test_a_refused_search_leaves_no_study(dcray, tiny_corpus, tmp_path):
     wide = write_study(
         tmp_path, body=LADDER + "[resources.tiny]\nthreads = 640\n", name="wide.toml"
     )
-    for study, said in ((small, "5k"), (wide, "640")):
+    for study, said in ((small, "at most 4000"), (wide, "640")):
         code, out, err = dcray(*search_words(study, tiny_corpus, tmp_path / "runs"))
         assert code == 2, out
         assert said in err
