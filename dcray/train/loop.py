@@ -21,7 +21,7 @@ from dcray.train.meter import Meter, Point
 from dcray.train.optim import build_optimizer, set_lr
 from dcray.train.progress import Outcome, Progress, Report
 from dcray.train.schedule import fork_step, lr_factor
-from dcray.train.shard import Place, build_model
+from dcray.train.shard import Place, blank_model, init_weights
 from dcray.train.step import train_step
 
 REPORT_SPACING = 150  # reports lie so many times their own cost apart: they take under 1 %
@@ -69,17 +69,18 @@ class _Run:
         self.mark_step, self.idle, self.report_cost = 0, 0.0, 0.0
 
     def _build(self) -> None:
-        self.model = build_model(self.config, self.place)
+        self.model = blank_model(self.config, self.place)
         self.optimizer = build_optimizer(self.model, self.config.optim)
 
     def restore(self) -> None:
-        """Go on from the newest checkpoint that can be read, if there is one."""
+        """Go on from the newest checkpoint that can be read, else from initial weights."""
         held = self.checkpoints
         state = held.load(self.model, self.optimizer) if held else None
         self.notes = tuple(held.damaged) if held else ()
         if state is None:
-            if self.notes:
+            if self.notes:  # what could not be read may have left half of itself
                 self._build()
+            init_weights(self.model, seed=self.config.seed)
             return
         self.meter.restore(state.pop("meter"), self.place)
         points = [Point(*point) for point in state.pop("points")]

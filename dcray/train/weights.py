@@ -14,7 +14,7 @@ from dcray.model.transformer import Transformer
 from dcray.train.checkpoint import BEST, steps_in
 from dcray.train.meta import read_meta
 from dcray.train.saving import quietly
-from dcray.train.shard import Place, build_model
+from dcray.train.shard import Place, blank_model
 
 
 def weights_folder(folder: Path) -> Path:
@@ -50,7 +50,7 @@ def load_weights(
             "another dcray, or its objective is a plug-in that --plugin must name"
         ) from None
     config = override(saved, {"runtime.precision": precision, "runtime.compile": compiled})
-    model = build_model(config, Place(device))
+    model = blank_model(config, Place(device))
     state = {"model": model.state_dict()}
     try:
         quietly(state_dict_loader.load, state, checkpoint_id=str(path), no_dist=True)

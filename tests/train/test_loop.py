@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from dcray.config import RunConfig, override
+from dcray.train import loop
 from dcray.train.cost import validation_epochs
 from tests.support import run_tiny, tiny_config
 
@@ -174,6 +175,18 @@ def test_a_batch_of_several_epochs_validates_where_one_of_them_was_asked_for():
     _, reports = run_tiny(config)
     points = [p for r in reports for p in r.points if "val/loss" in p.values]
     assert [p.step for p in points] == [2, 4, 6]
+
+
+def test_a_run_that_goes_on_draws_no_weights(tmp_path, monkeypatch):
+    """Only a first start does: what is loaded would take their place."""
+    whole, _ = run_tiny(tiny_config())
+    drawn: list[int] = []
+    draw = loop.init_weights
+    monkeypatch.setattr(loop, "init_weights", lambda *a, **k: drawn.append(1) or draw(*a, **k))
+    run_tiny(tiny_config(), folder=tmp_path, stop_at=5)
+    ended, _ = run_tiny(tiny_config(), folder=tmp_path)
+    assert ended.val_loss == whole.val_loss
+    assert len(drawn) == 1
 
 
 def test_time_is_counted_over_attempts(tmp_path):
