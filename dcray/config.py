@@ -30,7 +30,7 @@ from dcray.sections import (
 )
 from dcray.sections import count_label as count_label
 from dcray.sections import parse_count as parse_count
-from dcray.sizes import SIZES, Shape, size_order
+from dcray.sizes import SIZES, Shape
 
 # What changes the result by rounding at most, and the seed: left out of a configuration's identity.
 # Validation epochs are left out too, unless the objective keeps its best epoch.
@@ -57,9 +57,7 @@ class RunConfig(Frozen):
     @classmethod
     def _size_exists(cls, size: str | ShapeConfig) -> str | ShapeConfig:
         if isinstance(size, str) and size not in SIZES:
-            raise ValueError(
-                f'no size is called "{size}"{did_you_mean(size, sorted(SIZES, key=size_order))}'
-            )
+            raise ValueError(f'no size is called "{size}"{did_you_mean(size, SIZES)}')
         return size
 
     @model_validator(mode="after")

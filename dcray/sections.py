@@ -271,7 +271,7 @@ class ValidationConfig(Frozen):
 
     epochs: "auto" (as often as `max_cost_frac` allows), "end", a number (every so many), or a list.
     max_cost_frac: of the training FLOPs; read by "auto" alone. None: 0.1 where the best epoch is
-    kept, else 0.01, but four scorings at least.
+    kept, else 0.01, or up to 0.1 for four points of a curve.
     """
 
     epochs: Annotated[

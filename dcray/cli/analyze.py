@@ -9,6 +9,7 @@ import typer
 
 from dcray.cli.console import out, progress_bar
 from dcray.cli.train import DirOption, QuietOption, UriOption
+from dcray.errors import plural
 
 if TYPE_CHECKING:
     from dcray.report.analysis import Analysis
@@ -80,11 +81,11 @@ def summary(found: Analysis, written: Written, *, quiet: bool) -> str:
         )
     else:
         lines += [table.plain() for table in brief(found)]
-        left = f"{len(found.left)} run{'s' * (len(found.left) > 1)}"
+        left = plural(len(found.left), "run")
         lines += [f"left out: {left}; tables.md says why"] if found.left else []
     if written.unlogged:
         lines.append(f"not among the study's artifacts: {written.unlogged}")
-    drawn = f"{len(written.pictures)} figure{'s' * (len(written.pictures) != 1)}"
+    drawn = plural(len(written.pictures), "figure")
     lines.append(f"tables, {drawn} and the data: {written.folder}")
     lines.append(f"the page: {(written.folder / 'page.html').as_uri()}")
     return "\n\n".join(lines)

@@ -76,8 +76,8 @@ def prepare(
 ) -> Manifest:
     """Prepare `source` (built: sources.parse) as the corpus folder `out`; its manifest.
 
-    A folder that answers the same request is left as it is and answers at once. Raises ConfigError
-    for what cannot be prepared, with nothing left behind.
+    A folder that answers the same request is left as it is (local files are read once, to know that
+    they are the same). Raises ConfigError for what cannot be prepared, with nothing left behind.
     """
     out = Path(out)
     name = checked_tokenizer(source, tokenizer, budgets, val_tokens)

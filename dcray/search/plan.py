@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dcray.config import RunConfig
+from dcray.errors import plural
 from dcray.search.place import CPU_BATCH_BYTES, CPU_CORE_FLOPS
 from dcray.sizes import PAPER_SIZES, num_non_embedding_params, num_params, usual_vocab_size
 from dcray.track.rows import Row
@@ -90,7 +91,7 @@ def expected_seconds(
     if rates:
         rates.sort()
         rate = rates[len(rates) // 2]
-        many = f"{len(rates)} run{'s' if len(rates) > 1 else ''}"
+        many = plural(len(rates), "run")
         return config.train_tokens / rate, f"{many} of this store, {rate:,.0f} tokens/s"
     per_device = H100_FLOPS if device == "cuda" else CPU_CORE_FLOPS * config.runtime.threads
     return training_flops(config) / (per_device * workers), TABLE

@@ -30,7 +30,7 @@ from torch.optim import Optimizer
 from dcray.config import RunConfig
 from dcray.errors import ConfigError
 from dcray.train.meta import FORMAT, check_same, read_meta
-from dcray.train.saving import Saver, quietly, settle_renames
+from dcray.train.saving import Saver, settle_renames, unwrapped
 from dcray.train.schedule import fork_step
 from dcray.train.shard import Place
 
@@ -63,7 +63,14 @@ class Checkpoints:
         self.trunk, self.save_at_fork = trunk, save_at_fork
         self.damaged: list[str] = []  # a sentence for each checkpoint that could not be read
         self._saver = Saver(place)
-        self.settle, self.poll = self._saver.settle, self._saver.poll
+
+    def poll(self) -> None:
+        """Raise what a write that has ended raised; waits for none."""
+        self._saver.poll()
+
+    def settle(self) -> None:
+        """Wait for the write under way."""
+        self._saver.settle()
 
     def __enter__(self) -> Checkpoints:
         return self
@@ -122,7 +129,7 @@ class Checkpoints:
             meta["config"], self.config, path, but=() if path.parent == self.folder else TRUNK_FREE
         )
         state = _whole_state(model, optimizer)
-        quietly(
+        unwrapped(
             state_dict_loader.load, state, checkpoint_id=str(path), no_dist=self.place.mesh is None
         )
         set_state_dict(
@@ -133,6 +140,8 @@ class Checkpoints:
 
     def _put_aside(self, path: Path, error: Exception) -> None:
         """What cannot be read is no checkpoint: it is renamed, so that the one before counts."""
+        if not path.is_dir():
+            return  # whoever writes here dropped it meanwhile
         aside = path.with_name(f"damaged-{path.name}")
         what = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
         self.damaged.append(
@@ -153,7 +162,7 @@ class Checkpoints:
         """Put the best weights into the model."""
         self.settle()
         state = {"model": get_model_state_dict(model)}
-        quietly(
+        unwrapped(
             state_dict_loader.load,
             state,
             checkpoint_id=str(self.folder / BEST),

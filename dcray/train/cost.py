@@ -54,7 +54,7 @@ def validation_epochs(config: RunConfig, *, num_rows: int) -> set[int]:
 
     "auto": every so many that it takes at most max_cost_frac of the training; the last scoring of
     an objective that keeps its best epoch is paid from the same share. By default LAST_COST_FRAC
-    where the last epoch alone counts, but then a curve has FEWEST points at least.
+    where the last epoch alone counts, or up to BEST_COST_FRAC for FEWEST points of a curve.
     """
     wish, last = config.validation.epochs, config.num_epochs
     if wish == "end":
@@ -64,13 +64,17 @@ def validation_epochs(config: RunConfig, *, num_rows: int) -> set[int]:
     if isinstance(wish, int):
         return {*range(wish, last + 1, wish), last}
     final, share = final_flops(config, num_rows), config.validation.max_cost_frac
-    if share is None and config.objective.build().keeps_best:
-        share = BEST_COST_FRAC
-    allowed = (share or LAST_COST_FRAC) * training_flops(config) - final
-    cost = validation_flops(config, num_rows) * last
-    every = max(1, math.ceil(cost / allowed)) if allowed > 0 else last
+    training, cost = training_flops(config), validation_flops(config, num_rows) * last
+
+    def every_for(share: float) -> int:
+        allowed = share * training - final
+        return max(1, math.ceil(cost / allowed)) if allowed > 0 else last
+
     if share is None:
-        every = min(every, math.ceil(last / FEWEST))
+        few = max(every_for(BEST_COST_FRAC), last // FEWEST)
+        every = min(every_for(LAST_COST_FRAC), few)
+    else:
+        every = every_for(share)
     stop = last - every + 1 if final else last + 1
     return {*range(every, stop, every), last}
 

@@ -79,6 +79,7 @@ class _Run:
         self.notes = tuple(held.damaged) if held else ()
         if state is None:
             if self.notes:  # what could not be read may have left half of itself
+                del self.model, self.optimizer
                 self._build()
             init_weights(self.model, seed=self.config.seed)
             return
@@ -221,27 +222,24 @@ class _Run:
         self.idle += self.report_cost
         if fault:
             return self._diverged(f"the training loss is {fault}")
-        if self.progress.step == self.fork and self.checkpoints is not None:
-            self._save_fork()  # before an own checkpoint, which would go on behind the fork
-        if (save or stop) and self.checkpoints is not None:
-            self._save()
+        if self.checkpoints is not None:
+            self._keep(self.checkpoints, due=bool(save or stop))
         if stop and not done:
             return self._outcome("stopped")
         return None
 
-    def _save_fork(self) -> None:
-        """The trunk's state, from which longer branches go on: their own time starts there."""
-        assert self.checkpoints is not None
-        step = self.progress.step
-        state = self._state() | {"seconds": 0.0, "first_step": step}
-        self.checkpoints.save_fork(self.model, self.optimizer, state, step=step)
-
-    def _save(self) -> None:
-        assert self.checkpoints is not None
-        step = self.progress.step
-        self.checkpoints.save(self.model, self.optimizer, self._state(), step=step)
-        self.saved_at = time.perf_counter()
-        self.idle += self.saved_at - self.mark
+    def _keep(self, held: Checkpoints, *, due: bool) -> None:
+        """The trunk's state at its fork, from which longer branches go on: their own time starts
+        there. Then an own checkpoint where one is due: it goes on behind the fork.
+        """
+        began, step = time.perf_counter(), self.progress.step
+        if step == self.fork:
+            state = self._state() | {"seconds": 0.0, "first_step": step}
+            held.save_fork(self.model, self.optimizer, state, step=step)
+        if due:
+            held.save(self.model, self.optimizer, self._state(), step=step)
+            self.saved_at = time.perf_counter()
+        self.idle += time.perf_counter() - began
 
     def _state(self) -> dict[str, Any]:
         return asdict(self.progress) | {"meter": self.meter.state(self.place)}

@@ -24,6 +24,10 @@ from torch.distributed.checkpoint.staging import BlockingAsyncStager
 from dcray.errors import ConfigError
 from dcray.train.shard import Place
 
+# One process is what no_dist means. (Filters belong to the process: a thread must not set them
+# aside and put them back.)
+warnings.filterwarnings("ignore", message="torch.distributed is disabled", category=UserWarning)
+
 
 class Saver:
     """Writes folders of one run; every method is called by all ranks together.
@@ -110,7 +114,7 @@ class Saver:
             _check_space(target.parent, state)
         if group is not None:
             dist.barrier(group)
-        quietly(
+        unwrapped(
             state_dict_saver.save,
             state,
             checkpoint_id=str(partial),
@@ -137,15 +141,13 @@ def settle_renames(folder: Path) -> None:
             aside.rename(target)
 
 
-def quietly(function: Any, *args: Any, **kwargs: Any) -> None:
-    """Call without warnings; what fails on any rank is raised as itself, not as torch's wrapper.
+def unwrapped(function: Any, *args: Any, **kwargs: Any) -> None:
+    """Call; what fails on any rank is raised as itself, not as torch's wrapper.
 
     (CheckpointException is no Exception: it would pass every handler on its way out.)
     """
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            function(*args, **kwargs)
+        function(*args, **kwargs)
     except CheckpointException as error:
         causes = [cause for cause, _ in error.failures.values()]
         for cause in causes:

@@ -13,7 +13,7 @@ from dcray.errors import ConfigError
 from dcray.model.transformer import Transformer
 from dcray.train.checkpoint import BEST, steps_in
 from dcray.train.meta import read_meta
-from dcray.train.saving import quietly
+from dcray.train.saving import unwrapped
 from dcray.train.shard import Place, blank_model
 
 
@@ -53,7 +53,7 @@ def load_weights(
     model = blank_model(config, Place(device))
     state = {"model": model.state_dict()}
     try:
-        quietly(state_dict_loader.load, state, checkpoint_id=str(path), no_dist=True)
+        unwrapped(state_dict_loader.load, state, checkpoint_id=str(path), no_dist=True)
     except RuntimeError as error:
         raise ConfigError(f"the checkpoint {path} cannot be read: {error}") from None
     model.load_state_dict(state["model"])

@@ -115,13 +115,13 @@ def test_the_best_is_no_step_and_is_not_pruned(tmp_path):
 def test_training_goes_on_while_a_checkpoint_is_written(tmp_path, monkeypatch):
     """What lies on disk is the state at the save, whatever the weights have become meanwhile."""
     config, may_write = tiny_config(), threading.Event()
-    write = saving.quietly
+    write = saving.unwrapped
 
     def slowly(*args, **kwargs) -> None:
         assert may_write.wait(60)
         write(*args, **kwargs)
 
-    monkeypatch.setattr(saving, "quietly", slowly)
+    monkeypatch.setattr(saving, "unwrapped", slowly)
     held = Checkpoints(tmp_path, config, CPU, keep=2)
     model, optimizer = pair(config, seed=1)
     held.save(model, optimizer, {"step": 1}, step=1)

@@ -140,13 +140,22 @@ def test_automatic_validation_costs_at_most_its_share(num_rows):
 
 @pytest.mark.parametrize(
     ("budget", "num_epochs", "points"),
-    [("100m", 16, 4), ("100m", 1, 1), ("100m", 3, 3), ("1m", 16, 4), ("400m", 16, 16)],
+    [
+        ("100m", 16, 4),  # an epoch's scoring costs 1/30 of its training: every fourth
+        ("100m", 1, 1),
+        ("100m", 3, 3),
+        ("100m", 6, 6),
+        ("100m", 9, 5),  # every second, and the last
+        ("400m", 16, 16),  # 1/120: each
+        ("20m", 16, 4),  # 1/6: more than a hundredth, for a curve
+        ("5m", 16, 3),  # 2/3: every seventh takes a tenth
+        ("1m", 16, 1),  # more than three times the training
+    ],
 )
-def test_by_default_validation_takes_a_hundredth_but_a_curve_has_four_points(
+def test_by_default_validation_takes_a_hundredth_or_up_to_a_tenth_for_four_points(
     budget, num_epochs, points
 ):
-    """10M tokens are scored. At 100M an epoch's scoring costs 1/30 of its training: every fourth.
-    At 1M it costs three times the training: every fourth all the same. At 400M, 1/120: each."""
+    """10M tokens are scored."""
     config = override(
         RunConfig(), {"data.unique_tokens": budget, "num_epochs": num_epochs}
     ).resolved(vocab_size=50_258)
