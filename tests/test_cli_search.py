@@ -298,6 +298,16 @@ BAD = {
     ),
     "seeds as an axis": ("", "space = [{ seed = [1, 2] }]\n", "seed is no axis.*confirm_seeds ="),
     "sizes as an axis": ("", 'space = [{ "size.dim" = [8, 16] }]\n', "size.dim is no axis of a"),
+    "validation as an axis": (
+        "",
+        'space = [{ "data.val_tokens" = [100, 200] }]\n',
+        r"data\.val_tokens is no axis of a space: .* write it in \[base\]",
+    ),
+    "two validation sets": (
+        '[recipes.b]\nbase = { "data.val_tokens" = 100 }\n',
+        "",
+        r"data\.val_tokens must be one for a whole study.* got 100 for recipe b and all for recipe ar",
+    ),
     "workers as an axis": ("", 'space = [{ "runtime.workers" = [1, 2] }]\n', "is no axis of a"),
     "no number": ("", 'space = [{ lr = { low = "x", high = 1 } }]\n', "low must be a number, got"),
     "no range": ("", "space = [{ lr = { low = 1, high = 2, lg = 1 } }]\n", "lg is no part of a"),
