@@ -19,8 +19,10 @@ from dcray.corpus.manifest import VALIDATION, Corpus
 from dcray.errors import ConfigError
 from dcray.sections import count_label
 from dcray.track.rows import Row
+from dcray.track.trouble import waiting_helps
 
 TAG = "dcray.corpus"  # of the experiment
+MANIFEST = "manifest.json"  # the artifact of a result
 DIGITS = 16
 MAX_BUDGETS = 100  # that a mark lists: a tag is 5,000 characters at most
 
@@ -165,11 +167,18 @@ def marks_of(study: str, rows: Iterable[Row], client: Any) -> Mark | None:
 
 
 def _manifest(client: Any, run_id: str) -> dict[str, Any] | None:
-    """The manifest that a result keeps, None where it keeps none that can be read."""
+    """The manifest that a result keeps, None where it keeps none that can be read.
+
+    Raises what came where the artifacts are merely away: no answer is no leave to mix corpora.
+    """
     with tempfile.TemporaryDirectory() as place:
         try:
-            path = client.download_artifacts(run_id, "manifest.json", place)
+            if MANIFEST not in {one.path for one in client.list_artifacts(run_id)}:
+                return None  # a result of a test, or artifacts that were not copied along
+            path = client.download_artifacts(run_id, MANIFEST, place)
             found: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
-        except Exception:
-            return None  # a result of a test, or artifacts that were not copied along
+        except Exception as error:
+            if waiting_helps(error):
+                raise
+            return None
     return found if {"budgets", "tokenizer", "files"} <= found.keys() else None

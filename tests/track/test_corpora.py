@@ -6,13 +6,15 @@ What must be told apart is planted: manifests with other tokenizers, validation 
 import hashlib
 import json
 import shutil
+import sqlite3
 import subprocess
 
 import numpy as np
 import pytest
+from mlflow.tracking._tracking_service.utils import _artifact_repos_cache
 
 from dcray.corpus.manifest import Corpus
-from dcray.errors import ConfigError
+from dcray.errors import ConfigError, RecordAwayError
 from dcray.track import find, runs
 from dcray.track.corpora import TAG, Mark
 from dcray.track.hold import check_corpus, hold_corpus
@@ -210,3 +212,24 @@ def test_two_corpora_in_one_cell_are_told_by_every_reader(store, directory, fold
 def test_a_result_that_keeps_no_manifest_is_no_reason(store, directory):
     begin(store).finish({"val_loss": 3.0})
     assert len(runs.results(directory, study=STUDY).rows) == 1
+
+
+def test_while_artifacts_are_away_nothing_is_bound(store, directory, folder, monkeypatch):
+    """No mark, and the artifacts on a server that does not answer: the check is not left out."""
+    train_on(store, folder("first", 300))
+    store.close()
+    with sqlite3.connect(directory / "mlflow.db") as database:
+        away = "http://127.0.0.1:9/api/2.0/mlflow-artifacts/artifacts/of"
+        database.execute("update runs set artifact_uri = ?", [away])
+    _artifact_repos_cache.clear()  # of this process, which wrote them
+    monkeypatch.setattr("dcray.track.hold.PATIENCE_SECONDS", 1.0)
+    monkeypatch.setattr("dcray.track.runs.PATIENCE_SECONDS", 1.0)
+    second = folder("second", 300, validation="c" * 64)
+    with open_store(directory) as again:
+        for ask in (
+            lambda: hold_corpus(again, second, {}),
+            lambda: runs.results(directory, study=STUDY),
+        ):
+            with pytest.raises(RecordAwayError, match="did not answer for 1 s"):
+                ask()
+    assert TAG not in runs.experiment_of(again.connection, STUDY).tags
