@@ -81,28 +81,44 @@ class Mark:
 
         corpus: the other's folder, to hash its stream up to a budget that it does not list.
         """
+        found, settled = self.compared(other, corpus)
+        return found if settled else self._shorter(other)
+
+    def compared(self, other: Mark, corpus: Corpus | None = None) -> tuple[str, bool]:
+        """The same by what both know, and whether that settles it: the shorter stream was compared
+        to its end.
+        """
         if other.tokenizer != self.tokenizer:
-            return "another tokenizer"
+            return "another tokenizer", True
         if other.validation != self.validation:
-            return "another validation set"
+            return "another validation set", True
         for tokens in sorted(self.budgets, reverse=True):
             theirs = other.budgets.get(tokens) or _prefix(corpus, tokens)
             if theirs is not None:  # what is equal up to here is equal up to each smaller budget
-                same = theirs == self.budgets[tokens]
-                return "" if same else f"other training tokens, before {count_label(tokens)}"
-        return self._shorter(other)
+                if theirs != self.budgets[tokens]:
+                    return _other_tokens(tokens), True
+                return "", tokens >= min(max(self.budgets), max(other.budgets))
+        return "", False
 
     def _shorter(self, other: Mark) -> str:
-        """A stream shorter than every budget that we know is looked up in our own folder."""
-        longest = max(other.budgets)
+        """A stream that ends before a budget that we know is looked up in our own folder, if that
+        still is what we know.
+        """
+        longest, ours = max(other.budgets), None
         try:
-            ours = _prefix(Corpus.open(self.path), longest)
-        except ConfigError:
-            ours = None
+            folder = Corpus.open(self.path)
+            known = min(b for b in self.budgets if longest <= b <= folder.num_tokens)
+            if _prefix(folder, known) == self.budgets[known]:
+                ours = _prefix(folder, longest)
+        except ValueError:  # a ConfigError, or no such budget
+            pass
         if ours is None:
             return f"only {count_label(longest)} tokens, which cannot be compared with the first's"
-        same = ours == other.budgets[longest]
-        return "" if same else f"other training tokens, before {count_label(longest)}"
+        return "" if ours == other.budgets[longest] else _other_tokens(longest)
+
+
+def _other_tokens(before: int) -> str:
+    return f"other training tokens, before {count_label(before)}"
 
 
 def _prefix(corpus: Corpus | None, tokens: int) -> str | None:
@@ -144,7 +160,7 @@ def _place(row: Row) -> str:
 def marks_of(study: str, rows: Iterable[Row], client: Any) -> Mark | None:
     """The one mark of these results' manifests, None where none can be read.
 
-    Raises MixedCorporaError where there are two.
+    Of a stream that was not compared with the first's to its end it knows nothing. Raises MixedCorporaError where there are two.
     """
     found: Mark | None = None
     for row in rows:
@@ -152,17 +168,16 @@ def marks_of(study: str, rows: Iterable[Row], client: Any) -> Mark | None:
         if manifest is None:
             continue
         mark = Mark.of_manifest(manifest, row.tags.get("corpus", "a corpus"))
-        shared = found is not None and found.budgets.keys() & mark.budgets.keys()
-        other = found.difference(mark) if found is not None and shared else ""
-        if found is not None and not shared:
-            same = (found.tokenizer, found.validation) == (mark.tokenizer, mark.validation)
-            other = "" if same else "another tokenizer or validation set"
-        if found is not None and other:
+        if found is None:
+            found = mark
+            continue
+        other, settled = found.compared(mark)
+        if other:
             raise MixedCorporaError(
                 f'the study "{study}" holds results of two corpora: {found} and {mark}, which has '
                 f"{other}; their losses cannot be compared. {CURE}"
             )
-        found = mark if found is None else found.with_budgets(mark)
+        found = found.with_budgets(mark) if settled else found
     return found
 
 

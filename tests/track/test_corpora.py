@@ -16,7 +16,7 @@ from mlflow.tracking._tracking_service.utils import _artifact_repos_cache
 from dcray.corpus.manifest import Corpus
 from dcray.errors import ConfigError, RecordAwayError
 from dcray.track import find, runs
-from dcray.track.corpora import TAG, Mark
+from dcray.track.corpora import TAG, Mark, marks_of
 from dcray.track.hold import check_corpus, hold_corpus
 from tests.track.support import CELL, STUDY, begin, driver, key, open_store
 
@@ -84,6 +84,33 @@ def test_the_first_corpus_binds_and_budgets_may_grow(store, folder):
     late = folder("late", 300, 900, stream=other_stream(850))
     with pytest.raises(ConfigError, match=r"other training tokens, before 900"):
         hold_corpus(store, late, {})
+
+
+def test_a_stream_that_ends_between_two_known_budgets_is_compared_to_its_end(store, folder):
+    """200 and 300 are known and 250 comes: its first 200 tokens are the same, one of the rest not.
+
+    Of a folder that is no longer what it was nothing is concluded.
+    """
+    first = folder("first", 200, 300)
+    hold_corpus(store, first, {})
+    train_on(store, first)
+    with pytest.raises(ConfigError, match="other training tokens, before 250"):
+        hold_corpus(store, folder("other", 250, stream=other_stream(249)), {})
+    hold_corpus(store, folder("same", 250), {})
+    experiment = runs.experiment_of(store.connection, STUDY)
+    assert set(Mark.from_json(experiment.tags[TAG]).budgets) == {200, 250, 300}
+    shutil.rmtree(first.path)
+    changed = folder("first", 220, stream=other_stream(210))
+    with pytest.raises(ConfigError, match="only 220 tokens, which cannot be compared"):
+        hold_corpus(store, changed, {})
+
+
+def test_manifests_that_were_not_compared_are_not_merged(store, folder):
+    """Of an older dcray: equal up to 200; nobody has compared one's 250 with the other's 300."""
+    train_on(store, folder("first", 200, 300), budget=64_000)
+    train_on(store, folder("second", 200, 250, stream=other_stream(249)), budget=128_000)
+    rows = runs.latest(store.connection, STUDY)[0]
+    assert set(marks_of(STUDY, rows, store.connection.client).budgets) == {200, 300}
 
 
 @pytest.mark.parametrize(
