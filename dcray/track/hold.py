@@ -43,8 +43,8 @@ def _bind(store: Store, corpus: Corpus, reads: Mapping[int, str]) -> None:
     mark = known.with_budgets(ours) if known else ours
     if store.experiment.find() is not None:
         bound = runs.experiment_of(store.connection, store.study).tags.get(TAG)
-        if bound == mark.to_json():
-            return
+        if known is not None and bound == mark.to_json():
+            return  # somebody answers for it, or results do
     owner = json.dumps([this_process().to_json(), time.time()])
     tags = {TAG: mark.to_json(), OWNER: owner}
     experiment_id = store.experiment.make(tags)

@@ -153,8 +153,8 @@ def test_other_validation_tokens_of_the_same_corpus_are_refused(store, folder):
         check_corpus(store, first, {300: first.reads(300, 50)})
 
 
-def test_a_binding_without_a_result_is_void_when_its_driver_is_dead(directory, folder):
-    first = folder("first", 300)
+def binder(directory, corpus):
+    """A driver that has bound the study to a corpus; it dies when its input ends."""
     code = """
         from dcray.corpus.manifest import Corpus
         from dcray.track.hold import hold_corpus
@@ -164,9 +164,16 @@ def test_a_binding_without_a_result_is_void_when_its_driver_is_dead(directory, f
         sys.stdin.read()
         os._exit(1)
     """
-    child = driver(code, directory, str(first.path), stdin=subprocess.PIPE)
+    child = driver(code, directory, str(corpus.path), stdin=subprocess.PIPE)
     assert child.stdout.readline() == "bound\n", child.stderr.read()
-    other = folder("other", 300, validation="c" * 64)
+    return child
+
+
+def test_a_binding_without_a_result_is_void_when_its_driver_is_dead(directory, folder):
+    """And a second driver of the same corpus answers for it in the first's place."""
+    first, other = folder("first", 300), folder("other", 300, validation="c" * 64)
+    binder(directory, first).communicate("")
+    child = binder(directory, first)
     with open_store(directory) as store:
         with pytest.raises(ConfigError, match="another validation set"):  # it is about to train
             hold_corpus(store, other, {})
