@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +33,17 @@ class MixedCorporaError(ConfigError):
 
 @dataclass(frozen=True)
 class Mark:
-    """What the record keeps of a corpus; hashes are cut to 16 digits. path: where it was."""
+    """What the record keeps of a corpus; hashes are cut to 16 digits. path: where it was.
+
+    Who bound the study to it stands in the same tag, so that both are written at once.
+    """
 
     path: str
     tokenizer: str
     validation: str
     budgets: Mapping[int, str]  # of the stream's first so many tokens
+    owner: str = field(default="", compare=False)  # Owner.to_json
+    bound_at: float = field(default=0.0, compare=False)  # in Unix seconds
 
     @classmethod
     def of(cls, corpus: Corpus) -> Mark:
@@ -61,7 +66,7 @@ class Mark:
         """The mark that to_json wrote."""
         fields = json.loads(text)
         budgets = {int(tokens): sha for tokens, sha in fields["budgets"].items()}
-        return cls(fields["path"], fields["tokenizer"], fields["validation"], budgets)
+        return cls(**fields | {"budgets": budgets})
 
     def to_json(self) -> str:
         """For a tag; of many budgets the largest."""

@@ -18,6 +18,7 @@ from dcray.errors import ConfigError, RecordAwayError
 from dcray.track import find, runs
 from dcray.track.corpora import TAG, Mark, marks_of
 from dcray.track.hold import check_corpus, hold_corpus
+from dcray.track.owner import Owner, this_process
 from tests.track.support import CELL, STUDY, begin, driver, key, open_store
 
 STREAM = np.arange(1_000, dtype="<u2") % 250
@@ -103,6 +104,15 @@ def test_a_stream_that_ends_between_two_known_budgets_is_compared_to_its_end(sto
     changed = folder("first", 220, stream=other_stream(210))
     with pytest.raises(ConfigError, match="only 220 tokens, which cannot be compared"):
         hold_corpus(store, changed, {})
+
+
+def test_corpus_and_owner_are_one_write(store, folder):
+    """Over a network each write may be the last that arrives."""
+    hold_corpus(store, folder("first", *range(1, 301)), {})  # more budgets than a tag holds
+    tags = runs.experiment_of(store.connection, STUDY).tags
+    assert [name for name in tags if name.startswith("dcray.corpus")] == [TAG]
+    assert Owner.from_json(Mark.from_json(tags[TAG]).owner) == this_process()
+    assert len(tags[TAG]) < 5_000
 
 
 def test_manifests_that_were_not_compared_are_not_merged(store, folder):
