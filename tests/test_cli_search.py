@@ -306,7 +306,7 @@ BAD = {
     "two validation sets": (
         '[recipes.b]\nbase = { "data.val_tokens" = 100 }\n',
         "",
-        r"data\.val_tokens must be one for a whole study.* got 100 for recipe b and all for recipe ar",
+        r"data\.val_tokens must be one for a .* got 100 for recipe b and all for recipe ar",
     ),
     "workers as an axis": ("", 'space = [{ "runtime.workers" = [1, 2] }]\n', "is no axis of a"),
     "no number": ("", 'space = [{ lr = { low = "x", high = 1 } }]\n', "low must be a number, got"),

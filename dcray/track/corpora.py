@@ -132,8 +132,10 @@ def _prefix(corpus: Corpus | None, tokens: int) -> str | None:
     return corpus.prefix_sha256(tokens)[:DIGITS]
 
 
-def refuse_two(study: str, experiment: Any, rows: Sequence[Row], client: Any) -> None:
-    """Raise MixedCorporaError where the results of a study were measured on different data.
+def refuse_two(study: str, experiment: Any, rows: Sequence[Row], client: Any) -> Mark | None:
+    """The mark of a study, None where nothing tells it.
+
+    Raises MixedCorporaError where the results of a study were measured on different data.
 
     Of one budget the hashes of what was read must be equal; a study that has no mark is also
     compared across its budgets, by the manifests of its results.
@@ -148,8 +150,9 @@ def refuse_two(study: str, experiment: Any, rows: Sequence[Row], client: Any) ->
                 f"{count_label(row.unique_tokens)} tokens of {_place(first)} and of {_place(row)}; "
                 f"their losses cannot be compared. {CURE}"
             )
-    if TAG not in experiment.tags:
-        marks_of(study, by_budget.values(), client)
+    if TAG in experiment.tags:
+        return Mark.from_json(experiment.tags[TAG])
+    return marks_of(study, by_budget.values(), client)
 
 
 CURE = (
@@ -165,14 +168,15 @@ def _place(row: Row) -> str:
 def marks_of(study: str, rows: Iterable[Row], client: Any) -> Mark | None:
     """The one mark of these results' manifests, None where none can be read.
 
-    Of a stream that was not compared with the first's to its end it knows nothing. Raises MixedCorporaError where there are two.
+    Of a stream that was not compared with the first's to its end it knows nothing.
+    Raises MixedCorporaError where there are two.
     """
     found: Mark | None = None
     for row in rows:
-        manifest = _manifest(client, row.run_id)
-        if manifest is None:
+        mark = _marks.get(row.run_id) or _mark_of(client, row)
+        if mark is None:
             continue
-        mark = Mark.of_manifest(manifest, row.tags.get("corpus", "a corpus"))
+        _marks[row.run_id] = mark
         if found is None:
             found = mark
             continue
@@ -186,19 +190,24 @@ def marks_of(study: str, rows: Iterable[Row], client: Any) -> Mark | None:
     return found
 
 
-def _manifest(client: Any, run_id: str) -> dict[str, Any] | None:
-    """The manifest that a result keeps, None where it keeps none that can be read.
+_marks: dict[str, Mark] = {}  # by run id: readers ask again and again
+
+
+def _mark_of(client: Any, row: Row) -> Mark | None:
+    """The mark of the manifest that a result keeps, None where it keeps none that can be read.
 
     Raises what came where the artifacts are merely away: no answer is no leave to mix corpora.
     """
     with tempfile.TemporaryDirectory() as place:
         try:
-            if MANIFEST not in {one.path for one in client.list_artifacts(run_id)}:
+            if MANIFEST not in {one.path for one in client.list_artifacts(row.run_id)}:
                 return None  # a result of a test, or artifacts that were not copied along
-            path = client.download_artifacts(run_id, MANIFEST, place)
+            path = client.download_artifacts(row.run_id, MANIFEST, place)
             found: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
         except Exception as error:
             if waiting_helps(error):
                 raise
             return None
-    return found if {"budgets", "tokenizer", "files"} <= found.keys() else None
+    if not {"budgets", "tokenizer", "files"} <= found.keys():
+        return None
+    return Mark.of_manifest(found, row.tags.get("corpus", "a corpus"))

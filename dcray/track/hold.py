@@ -10,7 +10,7 @@ from dcray.corpus.manifest import Corpus
 from dcray.errors import ConfigError
 from dcray.sections import count_label
 from dcray.track import runs
-from dcray.track.corpora import TAG, Mark, marks_of, refuse_two
+from dcray.track.corpora import TAG, Mark, refuse_two
 from dcray.track.lease import SETTLE_SECONDS
 from dcray.track.owner import Owner, this_process
 from dcray.track.store import PATIENCE_SECONDS, Store
@@ -39,10 +39,8 @@ def _bind(store: Store, corpus: Corpus, reads: Mapping[int, str]) -> None:
     known = _check(store, corpus, reads)
     ours = Mark.of(corpus)
     mark = known.with_budgets(ours) if known else ours
-    if known is not None:  # somebody answers for it, or results do
-        bound = runs.experiment_of(store.connection, store.study).tags.get(TAG)
-        if bound and Mark.from_json(bound) == Mark.from_json(mark.to_json()):
-            return
+    if known is not None and known.owner and known == Mark.from_json(mark.to_json()):
+        return  # it is on record, and somebody or a result answers for it
     text = replace(mark, owner=this_process().to_json(), bound_at=time.time()).to_json()
     experiment_id = store.experiment.make({TAG: text})
     store.connection.client.set_experiment_tag(experiment_id, TAG, text)
@@ -52,21 +50,14 @@ def _check(store: Store, corpus: Corpus, reads: Mapping[int, str]) -> Mark | Non
     """The mark of the study, None where it has none that counts; refuses another corpus."""
     if store.experiment.find() is None:
         return None
-    client = store.connection.client
     experiment = runs.experiment_of(store.connection, store.study)
     rows = runs.latest(store.connection, store.study)[0]
-    refuse_two(store.study, experiment, rows, client)
+    mark = refuse_two(store.study, experiment, rows, store.connection.client)
     results = [row for row in rows if "corpus_hash" in row.tags]
-    text = experiment.tags.get(TAG)
-    mark = (
-        Mark.from_json(text)
-        if text
-        else marks_of(store.study, {row.unique_tokens: row for row in results}.values(), client)
-    )
     if mark is not None and not results and not _alive(store, mark):
         return None  # it was begun and left before anything came of it
     other = mark.difference(Mark.of(corpus), corpus) if mark is not None else ""
-    if mark is not None and other:
+    if other:
         raise ConfigError(_refusal(store.study, str(mark), f"{Mark.of(corpus)} has {other}", mark))
     for row in results:
         ours = reads.get(row.unique_tokens)

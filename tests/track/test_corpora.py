@@ -240,6 +240,16 @@ def test_a_study_of_before_is_judged_by_its_results(store, directory, folder):
             read()
 
 
+def test_a_manifest_is_fetched_once(store, directory, folder):
+    """A study without a mark is read again by every command's every look."""
+    train_on(store, folder("first", 300))
+    assert len(runs.results(directory, study=STUDY).rows) == 1
+    (manifest,) = (directory / "artifacts").glob("**/manifest.json")
+    manifest.unlink()
+    mark = marks_of(STUDY, runs.every_result(directory, study=STUDY), client=None)
+    assert set(mark.budgets) == {300}
+
+
 def test_two_corpora_in_one_cell_are_told_by_every_reader(store, directory, folder):
     first = folder("first", 300)
     second = folder("second", 300, stream=other_stream(10))
