@@ -124,6 +124,7 @@ def run_search(
     from dcray.cli.search_view import search_view  # takes seconds: what is wrong is told before
     from dcray.search.budget import Budget
     from dcray.search.drive import Search
+    from dcray.search.elsewhere import RecordElsewhere
     from dcray.search.execute import Site
     from dcray.search.reach import refuse_unreachable
     from dcray.track.store import Store
@@ -131,7 +132,7 @@ def run_search(
     with ExitStack() as stack:
         store = Store.open(directory, study=asked.name, tracking_uri=tracking_uri)
         stack.enter_context(store)
-        refuse_unreachable(asked, wishes, store.cells_named)
+        refuse_unreachable(asked, wishes, RecordElsewhere(store).promised)
         view = stack.enter_context(search_view(quiet=quiet, verbose=verbose, address=address))
         for warning in dict.fromkeys(w for wish in wishes for w in wish.warnings()):
             view.note(f"warning: {warning}")
