@@ -22,7 +22,7 @@ from dcray.cli.console import (
     say,
 )
 from dcray.cli.train import DirOption, UriOption
-from dcray.errors import ConfigError
+from dcray.errors import ConfigError, plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -117,9 +117,9 @@ def run_search(
     from dcray.search.request import readings
 
     opened = Corpus.open(corpus)
-    readings(opened, wishes)
+    reads = readings(opened, wishes)
     address = address_line(directory, tracking_uri)
-    cells = "1 cell" if len(wishes) == 1 else f"{len(wishes)} cells"
+    cells = plural(len(wishes), "cell")
     say(f"searching {cells} of {asked.name} on {corpus}; what is on record is read", quiet=quiet)
     from dcray.cli.search_view import search_view  # takes seconds: what is wrong is told before
     from dcray.search.budget import Budget
@@ -137,7 +137,7 @@ def run_search(
         for warning in dict.fromkeys(w for wish in wishes for w in wish.warnings()):
             view.note(f"warning: {warning}")
         site = Site(opened, store, directory, view, max_concurrent=max_concurrent)
-        task = Search(wishes, site, Budget(max_device_hours), view.watch, keep_all)
+        task = Search(wishes, reads, site, Budget(max_device_hours), view.watch, keep_all)
         task.run()
         return task
 
