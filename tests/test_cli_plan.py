@@ -12,6 +12,8 @@ from dcray.errors import ConfigError
 from dcray.search.compare import compare
 from dcray.search.grid import Study
 from dcray.sizes import Shape, num_params
+from dcray.track.points import Cell, Key
+from dcray.track.store import Store
 from tests.search.test_plan import ROW
 
 SMALL = """
@@ -162,3 +164,15 @@ def test_a_dry_run_is_counted_with_the_vocabulary_of_its_corpus(tiny_corpus):
     assert "vocabulary 258 (the corpus)" in shown
     shown = CliRunner().invoke(app, [*words, "--dry-run"]).output
     assert "vocabulary 50,258 (assumed: usual for this size)" in shown
+
+
+def test_a_study_of_two_corpora_is_left_out_and_said(dcray, tmp_path):
+    with Store.open(tmp_path / "dcray-runs", study="mixed") as store:
+        for sha in "ab":
+            one = Key(Cell("mixed", "60k", 8_000, "ar"), sha, 42, "run")
+            params = {"num_epochs": 1, "num_params": 1}
+            result = store.begin(one, config={}, params=params, tags={"corpus_hash": sha * 64})
+            result.finish({"val_loss": 3.0})
+    said = 'left out: the study "mixed" holds results of two corpora'
+    assert said in dcray("mini_cpu", "--sizes", "60k", "--budgets", "8k", "--recipes", "ar")
+    assert said in CliRunner().invoke(app, ["train", "size=60k", "--dry-run"]).output
