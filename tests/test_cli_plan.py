@@ -176,3 +176,33 @@ def test_a_study_of_two_corpora_is_left_out_and_said(dcray, tmp_path):
     said = 'left out: the study "mixed" holds results of two corpora'
     assert said in dcray("mini_cpu", "--sizes", "60k", "--budgets", "8k", "--recipes", "ar")
     assert said in CliRunner().invoke(app, ["train", "size=60k", "--dry-run"]).output
+
+
+CHILD = """
+study = "child"
+sizes = ["60k"]
+budgets = ["8k"]
+[base]
+"data.seq_len" = 128
+batch_size = 8
+[recipes.mir]
+objective = "mir"
+inherit = "parent:ar"
+"""
+
+
+def test_a_winner_on_record_counts_though_no_file_searches_it(dcray, tmp_path):
+    (tmp_path / "child.toml").write_text(CHILD)
+    cell = Cell("parent", "60k", 8_000, "ar")
+    with Store.open(tmp_path / "dcray-runs", study="parent") as store:
+        lease = store.claim(cell)
+        params = {"num_epochs": 4, "weight_decay": 0.5, "lr": 2e-3, "num_params": 1}
+        result = store.begin(Key(cell, "a", 42, "branch"), config={}, params=params)
+        result.finish({"val_loss": 3.0})
+        with pytest.raises(ConfigError, match="it needs the winner of 60k_8k_ar"):
+            dcray("child.toml")  # no search has chosen it yet
+        lease.tag({"search_state": "done", "winner": result.run_id})
+    (one,) = json.loads(dcray("child.toml", "--json"))["cells"]
+    counted = one["winner_counted_with"]
+    assert (counted["num_epochs"], counted["weight_decay"], counted["lr"]) == (4, 0.5, 2e-3)
+    assert counted["from"] == "record"
