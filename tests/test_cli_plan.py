@@ -12,6 +12,8 @@ from dcray.errors import ConfigError
 from dcray.search.compare import compare
 from dcray.search.grid import Study
 from dcray.sizes import Shape, num_params
+from dcray.track.points import Cell, Key
+from dcray.track.store import Store
 from tests.search.test_plan import ROW
 
 SMALL = """
@@ -162,3 +164,45 @@ def test_a_dry_run_is_counted_with_the_vocabulary_of_its_corpus(tiny_corpus):
     assert "vocabulary 258 (the corpus)" in shown
     shown = CliRunner().invoke(app, [*words, "--dry-run"]).output
     assert "vocabulary 50,258 (assumed: usual for this size)" in shown
+
+
+def test_a_study_of_two_corpora_is_left_out_and_said(dcray, tmp_path):
+    with Store.open(tmp_path / "dcray-runs", study="mixed") as store:
+        for sha in "ab":
+            one = Key(Cell("mixed", "60k", 8_000, "ar"), sha, 42, "run")
+            params = {"num_epochs": 1, "num_params": 1}
+            result = store.begin(one, config={}, params=params, tags={"corpus_hash": sha * 64})
+            result.finish({"val_loss": 3.0})
+    said = 'left out: the study "mixed" holds results of two corpora'
+    assert said in dcray("mini_cpu", "--sizes", "60k", "--budgets", "8k", "--recipes", "ar")
+    assert said in CliRunner().invoke(app, ["train", "size=60k", "--dry-run"]).output
+
+
+CHILD = """
+study = "child"
+sizes = ["60k"]
+budgets = ["8k"]
+[base]
+"data.seq_len" = 128
+batch_size = 8
+[recipes.mir]
+objective = "mir"
+inherit = "parent:ar"
+"""
+
+
+def test_a_winner_on_record_counts_though_no_file_searches_it(dcray, tmp_path):
+    (tmp_path / "child.toml").write_text(CHILD)
+    cell = Cell("parent", "60k", 8_000, "ar")
+    with Store.open(tmp_path / "dcray-runs", study="parent") as store:
+        lease = store.claim(cell)
+        params = {"num_epochs": 4, "weight_decay": 0.5, "lr": 2e-3, "num_params": 1}
+        result = store.begin(Key(cell, "a", 42, "branch"), config={}, params=params)
+        result.finish({"val_loss": 3.0})
+        with pytest.raises(ConfigError, match="it needs the winner of 60k_8k_ar"):
+            dcray("child.toml")  # no search has chosen it yet
+        lease.tag({"search_state": "done", "winner": result.run_id})
+    (one,) = json.loads(dcray("child.toml", "--json"))["cells"]
+    counted = one["winner_counted_with"]
+    assert (counted["num_epochs"], counted["weight_decay"], counted["lr"]) == (4, 0.5, 2e-3)
+    assert counted["from"] == "record"

@@ -1,13 +1,23 @@
 """`dcray search` and `dcray status` as a person types them: real Ray, real MLflow, real files."""
 
 import re
+import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
+from dcray.cli.search_view import search_view
+from dcray.corpus.manifest import Corpus
+from dcray.search.budget import Budget
+from dcray.search.drive import Search
+from dcray.search.execute import Site
+from dcray.search.grid import Study
+from dcray.search.request import readings
 from dcray.track.runs import studies
+from dcray.track.store import Store
 from tests.studies import LADDER, call, cells_of, final_table, search_words, settled, write_study
+from tests.track.support import driver
 from tests.training import TINY, broken_objective, client_of, runs, start
 
 
@@ -298,6 +308,16 @@ BAD = {
     ),
     "seeds as an axis": ("", "space = [{ seed = [1, 2] }]\n", "seed is no axis.*confirm_seeds ="),
     "sizes as an axis": ("", 'space = [{ "size.dim" = [8, 16] }]\n', "size.dim is no axis of a"),
+    "validation as an axis": (
+        "",
+        'space = [{ "data.val_tokens" = [100, 200] }]\n',
+        r"data\.val_tokens is no axis of a space: .* write it in \[base\]",
+    ),
+    "two validation sets": (
+        '[recipes.b]\nbase = { "data.val_tokens" = 100 }\n',
+        "",
+        r"data\.val_tokens must be one for a .* got 100 for recipe b and all for recipe ar",
+    ),
     "workers as an axis": ("", 'space = [{ "runtime.workers" = [1, 2] }]\n', "is no axis of a"),
     "no number": ("", 'space = [{ lr = { low = "x", high = 1 } }]\n', "low must be a number, got"),
     "no range": ("", "space = [{ lr = { low = 1, high = 2, lg = 1 } }]\n", "lg is no part of a"),
@@ -395,3 +415,38 @@ def test_a_cell_that_another_job_holds_is_skipped(dcray, tiny_corpus, tmp_path):
     finally:
         first.kill()
     assert {state for _, state, _ in final_table(tmp_path / "runs").values()} == {"complete"}
+
+
+HOLDER = """
+    store = Store.open(directory, study="micro")
+    store.claim(Cell("micro", "tiny", 500, "ar"))
+    print("held", flush=True)
+    sys.stdin.read()
+    os._exit(1)
+"""
+ALONE = """
+[recipes.ar]
+space = [{{ num_epochs = [4], lr = [1e-2] }}]
+search = {{ sampler = "grid", keep = [1] }}
+"""
+
+
+def test_a_cell_that_is_left_between_two_looks_is_searched(tiny_corpus, tmp_path):
+    """Another job holds it when the record is first read, and is dead when it is claimed."""
+    asked = Study.read(str(write_study(tmp_path, body=ALONE)))
+    holder = driver(HOLDER, tmp_path / "runs", cwd=tmp_path, stdin=subprocess.PIPE)
+    assert holder.stdout.readline() == "held\n", holder.stderr.read()
+    corpus = Corpus.open(tiny_corpus)
+    with (
+        Store.open(tmp_path / "runs", study="micro") as store,
+        search_view(quiet=True, verbose=False, address="") as view,
+    ):
+        task = Search(
+            asked.wishes,
+            readings(corpus, asked.wishes),
+            Site(corpus, store, tmp_path / "runs", view),
+            Budget(None),
+            lambda lines: holder.communicate(""),  # called between the two looks
+        )
+        task.run()
+    assert [(line.state, line.counts["finished"]) for line in task.lines()] == [("done", 1)]

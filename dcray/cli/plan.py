@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dcray.cli.console import names, out
+from dcray.cli.console import names, out, say
 from dcray.cli.search import BudgetsOption, RecipesOption, SizesOption, corpus_beside
 from dcray.cli.train import DirOption, UriOption
 from dcray.errors import ConfigError
@@ -106,7 +106,9 @@ def _plan(
     if cluster:
         configs = [placed(wish.base(), with_gpus=with_gpus) for wish in wishes]
         refuse_unplaceable(nodes, configs, cluster)
-    rows = results_on_record(directory, tracking_uri)
+    rows, left_out = results_on_record(directory, tracking_uri)
+    for reason in left_out:
+        say(f"left out: {reason}")
     winners = winners_on_record(directory, tracking_uri, rows)
     refuse_unreachable(asked, wishes, lambda name: {one for one in winners if one.study == name})
     found = compare(

@@ -22,7 +22,7 @@ from dcray.cli.console import (
     say,
 )
 from dcray.cli.train import DirOption, UriOption
-from dcray.errors import ConfigError
+from dcray.errors import ConfigError, plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -117,13 +117,14 @@ def run_search(
     from dcray.search.request import readings
 
     opened = Corpus.open(corpus)
-    readings(opened, wishes)
+    reads = readings(opened, wishes)
     address = address_line(directory, tracking_uri)
-    cells = "1 cell" if len(wishes) == 1 else f"{len(wishes)} cells"
+    cells = plural(len(wishes), "cell")
     say(f"searching {cells} of {asked.name} on {corpus}; what is on record is read", quiet=quiet)
     from dcray.cli.search_view import search_view  # takes seconds: what is wrong is told before
     from dcray.search.budget import Budget
     from dcray.search.drive import Search
+    from dcray.search.elsewhere import RecordElsewhere
     from dcray.search.execute import Site
     from dcray.search.reach import refuse_unreachable
     from dcray.track.store import Store
@@ -131,12 +132,12 @@ def run_search(
     with ExitStack() as stack:
         store = Store.open(directory, study=asked.name, tracking_uri=tracking_uri)
         stack.enter_context(store)
-        refuse_unreachable(asked, wishes, store.cells_named)
+        refuse_unreachable(asked, wishes, RecordElsewhere(store).promised)
         view = stack.enter_context(search_view(quiet=quiet, verbose=verbose, address=address))
         for warning in dict.fromkeys(w for wish in wishes for w in wish.warnings()):
             view.note(f"warning: {warning}")
         site = Site(opened, store, directory, view, max_concurrent=max_concurrent)
-        task = Search(wishes, site, Budget(max_device_hours), view.watch, keep_all)
+        task = Search(wishes, reads, site, Budget(max_device_hours), view.watch, keep_all)
         task.run()
         return task
 

@@ -185,7 +185,9 @@ def _dry_run(
     of_corpus = read_manifest(corpus).tokenizer.vocab_size if corpus else None
     vocab_size, source = planned_vocab_size(config, of_corpus)
     resolved = config.resolved(vocab_size=vocab_size)
-    measured = results_on_record(directory, tracking_uri)
+    measured, left_out = results_on_record(directory, tracking_uri)
+    for reason in left_out:
+        say(f"left out: {reason}")
     found = estimate(resolved, device=_device(config), measured=measured)
     if as_json:
         record = found.to_dict() | {"vocab_size": vocab_size, "config": resolved.to_dict()}

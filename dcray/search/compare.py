@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from dcray.errors import plural
 from dcray.search.forecast import (
     DEAREST,
     PUBLISHED,
@@ -68,7 +69,7 @@ class Comparison:
     def assumptions(self) -> list[str]:
         """What the figures rest on, each a sentence."""
         found = [
-            f"time (of {number} {'cell' if number == 1 else 'cells'}): from {source}"
+            f"time (of {plural(number, 'cell')}): from {source}"
             for source, number in self.speeds.items()
         ]
         if self.assumed_vocabularies:

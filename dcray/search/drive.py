@@ -21,7 +21,6 @@ from dcray.search.execute import Site, train_queue
 from dcray.search.place import place_run
 from dcray.search.queue import Ended, StudyQueue
 from dcray.search.request import Reading
-from dcray.search.request import readings as readings_of
 from dcray.search.runner import asha
 from dcray.search.standing import CellLine, cell_line
 from dcray.search.tidy import Tidy
@@ -39,6 +38,7 @@ class Search:
     """One `dcray search`: made, run once, and asked where each cell stands."""
 
     wishes: Sequence[CellWish]
+    readings: Mapping[Cell, Reading]  # of the wishes, by request.readings
     site: Site
     budget: Budget
     watch: Callable[[Callable[[], list[CellLine]]], None]  # is told how to ask for the lines
@@ -53,9 +53,9 @@ class Search:
     def lines(self) -> list[CellLine]:
         """Where each cell stands, in the study's order."""
         return [
-            CellLine(wish.cell, "held", note=f"held by {self.held[wish.cell]}")
-            if wish.cell in self.held
-            else cell_line(self.queue, wish.cell)
+            cell_line(self.queue, wish.cell)
+            if wish.cell in self.queue.searches
+            else CellLine(wish.cell, "held", note=f"held by {self.held.get(wish.cell, 'a job')}")
             for wish in self.wishes
         ]
 
@@ -81,24 +81,24 @@ class Search:
         Raises ConfigError where the corpus does not fit or is not the study's, or no node could
         ever hold a trial; the record is then as it was.
         """
-        readings = readings_of(self.site.corpus, self.wishes)
-        reads = {cell.unique_tokens: found.reads for cell, found in readings.items()}
+        reads = {cell.unique_tokens: found.reads for cell, found in self.readings.items()}
         check_corpus(self.site.store, self.site.corpus, reads)
-        self._read(readings)
+        self._read()
         self.watch(self.lines)
         if self._done(but=self._theirs):
             with self._claimed():
-                self._read(readings)
+                self._read()
                 self._tag()
-            return
+            if self._done():  # else somebody has left a cell of theirs since it was read
+                return
         self.site.corpus.verify(max(wish.cell.unique_tokens for wish in self.wishes))
         on_gpu = any(wish.base().runtime.device == "cuda" for wish in self.wishes)
         with self.site.open(needs_gpu=on_gpu):
             self.budget.machine = self.site.machine
-            self._check_places(readings)
+            self._check_places()
             hold_corpus(self.site.store, self.site.corpus, reads)
             with self._claimed():
-                self._read(readings)
+                self._read()
                 self._tag()
                 if not self._done():
                     self._train()
@@ -108,7 +108,7 @@ class Search:
         cells = (cell for cell in self.queue.searches if cell not in but)
         return all(self.queue.state(cell).done for cell in cells)
 
-    def _read(self, readings: Mapping[Cell, Reading]) -> None:
+    def _read(self) -> None:
         """What the record knows: of cells that are ours it stays so."""
         store, rows = self.site.store, self.site.store.every()
         self.budget.measured = rows
@@ -116,7 +116,7 @@ class Search:
         mine = [wish for wish in self.wishes if wish.cell not in self.held]
         self.queue = StudyQueue(
             store.study,
-            {wish.cell: CellSearch(wish, readings[wish.cell], self._load) for wish in mine},
+            {wish.cell: CellSearch(wish, self.readings[wish.cell], self._load) for wish in mine},
             _known(rows),
             RecordElsewhere(store),
             lambda one: self.budget.allows(one, self.queue.flying.values()),
@@ -170,26 +170,30 @@ class Search:
     @contextmanager
     def _claimed(self) -> Iterator[None]:
         """The leases of all cells that nobody else holds; given back as each cell stands."""
-        view = self.site.view
+        held: dict[Cell, str] = {}
         try:
             for wish in self.wishes:
                 try:
                     self._leases[wish.cell] = self.site.store.claim(wish.cell)
                 except CellHeldError as error:
-                    self.held[wish.cell] = str(error.owner)
-                    view.note(f"{wish.cell.name} is skipped: it is held by {error.owner}")
+                    held[wish.cell] = str(error.owner)
+            for cell, owner in held.items():
+                if self.held.get(cell) != owner:
+                    self.site.view.note(f"{cell.name} is skipped: it is held by {owner}")
+            self.held = held
             yield
         finally:
             for cell, lease in self._leases.items():
-                done = hasattr(self, "queue") and self.queue.state(cell).searched
+                done = cell in self.queue.searches and self.queue.state(cell).searched
                 lease.release("FINISHED" if done else "KILLED", seconds=None)
+            self._leases, self._said = {}, {}
             self.site.store.writer.settle(None, seconds=60.0)
 
-    def _check_places(self, readings: Mapping[Cell, Reading]) -> None:
+    def _check_places(self) -> None:
         """Refuse what no node could ever hold, before anything is trained."""
         problems, notes = list[str](), dict[str, None]()
         for wish in self.wishes:
-            config = wish.base().resolved(vocab_size=readings[wish.cell].vocab_size)
+            config = wish.base().resolved(vocab_size=self.readings[wish.cell].vocab_size)
             longest = config.model_copy(update={"num_epochs": wish.longest})
             try:
                 place_run(longest, self.site.machine, lambda text: notes.update({text: None}))

@@ -25,9 +25,7 @@ class RecordElsewhere:
     def winner(self, cell: Cell) -> RunConfig | None:
         """The configuration of the winner that the record names; None where it names none."""
         row = self._rows(cell.study).get(cell)
-        if row is None or row.tags.get("search_state") not in WITH_WINNER:
-            return None
-        run_id = row.tags.get("winner", "")
+        run_id = _winner_of(row) if row is not None else ""
         if not run_id:
             return None
         if run_id not in self._configs:
@@ -38,6 +36,10 @@ class RecordElsewhere:
         """Whether a living driver holds that cell."""
         row = self._rows(cell.study).get(cell)
         return row is not None and row.held
+
+    def promised(self, study: str) -> set[Cell]:
+        """The cells of a study that have a winner, or that a living driver holds."""
+        return {cell for cell, row in self._rows(study).items() if row.held or _winner_of(row)}
 
     def stale(self) -> bool:
         """Whether a new look is due."""
@@ -52,3 +54,9 @@ class RecordElsewhere:
             self._looked[study] = time.monotonic()
             self._cells[study] = {row.cell: row for row in self.store.cells(study)}
         return self._cells[study]
+
+
+def _winner_of(row: CellRow) -> str:
+    """The run that a search has chosen, "" where none has: a cell that was only trained in."""
+    chosen = row.tags.get("search_state") in WITH_WINNER
+    return row.tags.get("winner", "") if chosen else ""

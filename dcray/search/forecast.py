@@ -128,21 +128,22 @@ class _Player:
     def winner(self, cell: Cell) -> tuple[RunConfig, str]:
         """The winner that a cell counts with, and whence it comes."""
         wish = self._wish(cell)
-        if cell in self.recorded:
-            return override(wish.base(), self.recorded[cell]), RECORD
+        if cell in self.recorded:  # also where its file is gone: then as one of ours of its size
+            near = wish or next(one for one in self.wishes.values() if one.size == cell.size)
+            here = {"data.unique_tokens": cell.unique_tokens, **self.recorded[cell]}
+            return override(near.base(), here), RECORD
+        if wish is None:
+            raise ConfigError(nowhere(cell, self.folders))
         played = self.play(wish)
         return played.winner, played.winner_from
 
-    def _wish(self, cell: Cell) -> CellWish:
+    def _wish(self, cell: Cell) -> CellWish | None:
         if cell in self.wishes:
             return self.wishes[cell]
         if cell.study not in self.others:
             files, _ = files_named(cell.study, self.folders)
             self.others[cell.study] = _wishes(files, self.mode)
-        wish = self.others[cell.study].get(cell)
-        if wish is None:
-            raise ConfigError(nowhere(cell, self.folders))
-        return wish
+        return self.others[cell.study].get(cell)
 
 
 def play_cell(

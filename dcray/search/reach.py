@@ -11,14 +11,16 @@ from dcray.search.study import files_named
 from dcray.search.wish import CellWish
 from dcray.track.points import Cell
 
-OnRecord = Callable[[str], Collection[Cell]]  # the cells of a study that are on record
+OnRecord = Callable[[str], Collection[Cell]]
+# the cells of a study whose winner is on record, or comes: somebody searches them now. One that was
+# only trained in, by `dcray train`, never gets a winner and is not among them.
 
 
 def refuse_unreachable(study: Study, wishes: Sequence[CellWish], on_record: OnRecord) -> None:
     """Raise ConfigError where a wish needs the winner of a cell that nothing searches.
 
     A cell is searched by this study's files, by a file of its own study beside them or among those
-    that ship, or it is on record.
+    that ship, or its winner is on record.
     """
     folders = folders_of(study)
     known = {wish.cell for wish in study.wishes}

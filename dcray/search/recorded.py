@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +22,18 @@ def studies_on_record(directory: Path, tracking_uri: str | None) -> list[str]:
     return runs.studies(directory, tracking_uri=tracking_uri)
 
 
-def results_on_record(directory: Path, tracking_uri: str | None) -> list[Row]:
-    """Every result of every study of a record; one that holds two corpora has no winners."""
+def results_on_record(directory: Path, tracking_uri: str | None) -> tuple[list[Row], list[str]]:
+    """Every result of every study of a record; and why a study that holds two corpora is left out:
+    it has no winners.
+    """
     found: list[Row] = []
+    left_out: list[str] = []
     for name in studies_on_record(directory, tracking_uri):
-        with suppress(MixedCorporaError):
+        try:
             found += runs.every_result(directory, study=name, tracking_uri=tracking_uri)
-    return found
+        except MixedCorporaError as error:
+            left_out += error.problems
+    return found, left_out
 
 
 def winners_on_record(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -88,9 +88,31 @@ def readings(corpus: Corpus, wishes: Sequence[Wish]) -> dict[Cell, Reading]:
             seen[key] = found[wish.cell] = seen.get(key) or reading(corpus, base)
         except ConfigError as error:
             problems += error.problems
+    problems += _two_validation_sets(found, wishes)
     if problems:
         raise ConfigError(list(dict.fromkeys(problems)))
     return found
+
+
+def _two_validation_sets(found: Mapping[Cell, Reading], wishes: Sequence[Wish]) -> list[str]:
+    """A sentence for each cell that reads otherwise than the first cell of its budget does."""
+    first: dict[int, Wish] = {}
+    problems = []
+    for wish in wishes:
+        cell = wish.cell
+        other = first.setdefault(cell.unique_tokens, wish)
+        if {cell, other.cell} <= found.keys() and found[cell].reads != found[other.cell].reads:
+            problems.append(
+                "data.val_tokens must be one for a whole study, for losses on two validation sets "
+                f"cannot be compared, got {_val_tokens(other)} and {_val_tokens(wish)}; write it "
+                "once, in [base] of the study file, or put one of them into another study"
+            )
+    return problems
+
+
+def _val_tokens(wish: Wish) -> str:
+    tokens = wish.base().data.val_tokens
+    return f"{'all' if tokens is None else format(tokens, ',')} for recipe {wish.cell.recipe}"
 
 
 def request(config: RunConfig, corpus: Corpus, *, study: str, recipe: str) -> Request:

@@ -89,8 +89,15 @@ class StudyFile(Frozen):
     resources: dict[str, ResourceConfig] = Field(default_factory=dict)
 
     def renamed(self, name: str) -> StudyFile:
-        """The same cells under another study's name."""
-        return self if name == self.study else self.model_copy(update={"study": name})
+        """The same cells under another study's name, also where `inherit` spells the old one."""
+
+        def followed(recipe: RecipeConfig) -> RecipeConfig:
+            study, colon, parent = (recipe.inherit or "").partition(":")
+            ours = colon and study == self.study
+            return recipe.model_copy(update={"inherit": f"{name}:{parent}"}) if ours else recipe
+
+        recipes = {key: followed(recipe) for key, recipe in self.recipes.items()}
+        return self.model_copy(update={"study": name, "recipes": recipes})
 
     @field_validator("budgets")
     @classmethod

@@ -204,6 +204,7 @@ NO_AXES = {
     "recipe confirm_seeds = [1, 2] to run the winner again at others",
     "size": "write the sizes at the head of the file: each is a cell of its own",
     "data.unique_tokens": "write budgets at the head of the file: each is a cell of its own",
+    "data.val_tokens": "losses on two validation sets cannot be compared: write it in [base]",
     "objective": "write a recipe for each objective",
     "runtime": "it changes no result: write it in [base], or in [resources]",
 }

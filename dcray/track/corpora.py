@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,10 @@ from dcray.corpus.manifest import VALIDATION, Corpus
 from dcray.errors import ConfigError
 from dcray.sections import count_label
 from dcray.track.rows import Row
+from dcray.track.trouble import waiting_helps
 
 TAG = "dcray.corpus"  # of the experiment
+MANIFEST = "manifest.json"  # the artifact of a result
 DIGITS = 16
 MAX_BUDGETS = 100  # that a mark lists: a tag is 5,000 characters at most
 
@@ -31,12 +33,17 @@ class MixedCorporaError(ConfigError):
 
 @dataclass(frozen=True)
 class Mark:
-    """What the record keeps of a corpus; hashes are cut to 16 digits. path: where it was."""
+    """What the record keeps of a corpus; hashes are cut to 16 digits. path: where it was.
+
+    Who bound the study to it stands in the same tag, so that both are written at once.
+    """
 
     path: str
     tokenizer: str
     validation: str
     budgets: Mapping[int, str]  # of the stream's first so many tokens
+    owner: str = field(default="", compare=False)  # Owner.to_json
+    bound_at: float = field(default=0.0, compare=False)  # in Unix seconds
 
     @classmethod
     def of(cls, corpus: Corpus) -> Mark:
@@ -59,7 +66,7 @@ class Mark:
         """The mark that to_json wrote."""
         fields = json.loads(text)
         budgets = {int(tokens): sha for tokens, sha in fields["budgets"].items()}
-        return cls(fields["path"], fields["tokenizer"], fields["validation"], budgets)
+        return cls(**fields | {"budgets": budgets})
 
     def to_json(self) -> str:
         """For a tag; of many budgets the largest."""
@@ -79,28 +86,44 @@ class Mark:
 
         corpus: the other's folder, to hash its stream up to a budget that it does not list.
         """
+        found, settled = self.compared(other, corpus)
+        return found if settled else self._shorter(other)
+
+    def compared(self, other: Mark, corpus: Corpus | None = None) -> tuple[str, bool]:
+        """The same by what both know, and whether that settles it: the shorter stream was compared
+        to its end.
+        """
         if other.tokenizer != self.tokenizer:
-            return "another tokenizer"
+            return "another tokenizer", True
         if other.validation != self.validation:
-            return "another validation set"
+            return "another validation set", True
         for tokens in sorted(self.budgets, reverse=True):
             theirs = other.budgets.get(tokens) or _prefix(corpus, tokens)
             if theirs is not None:  # what is equal up to here is equal up to each smaller budget
-                same = theirs == self.budgets[tokens]
-                return "" if same else f"other training tokens, before {count_label(tokens)}"
-        return self._shorter(other)
+                if theirs != self.budgets[tokens]:
+                    return _other_tokens(tokens), True
+                return "", tokens >= min(max(self.budgets), max(other.budgets))
+        return "", False
 
     def _shorter(self, other: Mark) -> str:
-        """A stream shorter than every budget that we know is looked up in our own folder."""
-        longest = max(other.budgets)
+        """A stream that ends before a budget that we know is looked up in our own folder, if that
+        still is what we know.
+        """
+        longest, ours = max(other.budgets), None
         try:
-            ours = _prefix(Corpus.open(self.path), longest)
-        except ConfigError:
-            ours = None
+            folder = Corpus.open(self.path)
+            known = min(b for b in self.budgets if longest <= b <= folder.num_tokens)
+            if _prefix(folder, known) == self.budgets[known]:
+                ours = _prefix(folder, longest)
+        except ValueError:  # a ConfigError, or no such budget
+            pass
         if ours is None:
             return f"only {count_label(longest)} tokens, which cannot be compared with the first's"
-        same = ours == other.budgets[longest]
-        return "" if same else f"other training tokens, before {count_label(longest)}"
+        return "" if ours == other.budgets[longest] else _other_tokens(longest)
+
+
+def _other_tokens(before: int) -> str:
+    return f"other training tokens, before {count_label(before)}"
 
 
 def _prefix(corpus: Corpus | None, tokens: int) -> str | None:
@@ -109,8 +132,10 @@ def _prefix(corpus: Corpus | None, tokens: int) -> str | None:
     return corpus.prefix_sha256(tokens)[:DIGITS]
 
 
-def refuse_two(study: str, experiment: Any, rows: Sequence[Row], client: Any) -> None:
-    """Raise MixedCorporaError where the results of a study were measured on different data.
+def refuse_two(study: str, experiment: Any, rows: Sequence[Row], client: Any) -> Mark | None:
+    """The mark of a study, None where nothing tells it.
+
+    Raises MixedCorporaError where the results of a study were measured on different data.
 
     Of one budget the hashes of what was read must be equal; a study that has no mark is also
     compared across its budgets, by the manifests of its results.
@@ -125,8 +150,9 @@ def refuse_two(study: str, experiment: Any, rows: Sequence[Row], client: Any) ->
                 f"{count_label(row.unique_tokens)} tokens of {_place(first)} and of {_place(row)}; "
                 f"their losses cannot be compared. {CURE}"
             )
-    if TAG not in experiment.tags:
-        marks_of(study, by_budget.values(), client)
+    if TAG in experiment.tags:
+        return Mark.from_json(experiment.tags[TAG])
+    return marks_of(study, by_budget.values(), client)
 
 
 CURE = (
@@ -142,34 +168,46 @@ def _place(row: Row) -> str:
 def marks_of(study: str, rows: Iterable[Row], client: Any) -> Mark | None:
     """The one mark of these results' manifests, None where none can be read.
 
+    Of a stream that was not compared with the first's to its end it knows nothing.
     Raises MixedCorporaError where there are two.
     """
     found: Mark | None = None
     for row in rows:
-        manifest = _manifest(client, row.run_id)
-        if manifest is None:
+        mark = _marks.get(row.run_id) or _mark_of(client, row)
+        if mark is None:
             continue
-        mark = Mark.of_manifest(manifest, row.tags.get("corpus", "a corpus"))
-        shared = found is not None and found.budgets.keys() & mark.budgets.keys()
-        other = found.difference(mark) if found is not None and shared else ""
-        if found is not None and not shared:
-            same = (found.tokenizer, found.validation) == (mark.tokenizer, mark.validation)
-            other = "" if same else "another tokenizer or validation set"
-        if found is not None and other:
+        _marks[row.run_id] = mark
+        if found is None:
+            found = mark
+            continue
+        other, settled = found.compared(mark)
+        if other:
             raise MixedCorporaError(
                 f'the study "{study}" holds results of two corpora: {found} and {mark}, which has '
                 f"{other}; their losses cannot be compared. {CURE}"
             )
-        found = mark if found is None else found.with_budgets(mark)
+        found = found.with_budgets(mark) if settled else found
     return found
 
 
-def _manifest(client: Any, run_id: str) -> dict[str, Any] | None:
-    """The manifest that a result keeps, None where it keeps none that can be read."""
+_marks: dict[str, Mark] = {}  # by run id: readers ask again and again
+
+
+def _mark_of(client: Any, row: Row) -> Mark | None:
+    """The mark of the manifest that a result keeps, None where it keeps none that can be read.
+
+    Raises what came where the artifacts are merely away: no answer is no leave to mix corpora.
+    """
     with tempfile.TemporaryDirectory() as place:
         try:
-            path = client.download_artifacts(run_id, "manifest.json", place)
+            if MANIFEST not in {one.path for one in client.list_artifacts(row.run_id)}:
+                return None  # a result of a test, or artifacts that were not copied along
+            path = client.download_artifacts(row.run_id, MANIFEST, place)
             found: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
-        except Exception:
-            return None  # a result of a test, or artifacts that were not copied along
-    return found if {"budgets", "tokenizer", "files"} <= found.keys() else None
+        except Exception as error:
+            if waiting_helps(error):
+                raise
+            return None
+    if not {"budgets", "tokenizer", "files"} <= found.keys():
+        return None
+    return Mark.of_manifest(found, row.tags.get("corpus", "a corpus"))

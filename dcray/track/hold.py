@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 
 from dcray.corpus.manifest import Corpus
 from dcray.errors import ConfigError
 from dcray.sections import count_label
 from dcray.track import runs
-from dcray.track.corpora import TAG, Mark, marks_of, refuse_two
+from dcray.track.corpora import TAG, Mark, refuse_two
 from dcray.track.lease import SETTLE_SECONDS
 from dcray.track.owner import Owner, this_process
 from dcray.track.store import PATIENCE_SECONDS, Store
-
-OWNER = "dcray.corpus_owner"  # who bound it: until there is a result, a dead one's word is void
 
 
 def check_corpus(store: Store, corpus: Corpus, reads: Mapping[int, str]) -> None:
@@ -28,11 +26,11 @@ def check_corpus(store: Store, corpus: Corpus, reads: Mapping[int, str]) -> None
 
 def hold_corpus(store: Store, corpus: Corpus, reads: Mapping[int, str]) -> None:
     """The same, and bind the study to this corpus where nobody has yet: of two jobs that start at
-    once the second is refused.
+    once the second is refused. Until there is a result, a dead one's word is void.
     """
     with store.connection.lock():
         store.connection.patiently(lambda: _bind(store, corpus, reads), seconds=PATIENCE_SECONDS)
-    if store.connection.uri.startswith("http"):  # another host has a lock of its own
+    if not store.connection.uri.startswith("sqlite"):  # another host has a lock of its own
         time.sleep(SETTLE_SECONDS)
         check_corpus(store, corpus, reads)
 
@@ -41,36 +39,25 @@ def _bind(store: Store, corpus: Corpus, reads: Mapping[int, str]) -> None:
     known = _check(store, corpus, reads)
     ours = Mark.of(corpus)
     mark = known.with_budgets(ours) if known else ours
-    if store.experiment.find() is not None:
-        bound = runs.experiment_of(store.connection, store.study).tags.get(TAG)
-        if bound == mark.to_json():
-            return
-    owner = json.dumps([this_process().to_json(), time.time()])
-    tags = {TAG: mark.to_json(), OWNER: owner}
-    experiment_id = store.experiment.make(tags)
-    for name, text in tags.items():
-        store.connection.client.set_experiment_tag(experiment_id, name, text)
+    if known is not None and known.owner and known == Mark.from_json(mark.to_json()):
+        return  # it is on record, and somebody or a result answers for it
+    text = replace(mark, owner=this_process().to_json(), bound_at=time.time()).to_json()
+    experiment_id = store.experiment.make({TAG: text})
+    store.connection.client.set_experiment_tag(experiment_id, TAG, text)
 
 
 def _check(store: Store, corpus: Corpus, reads: Mapping[int, str]) -> Mark | None:
     """The mark of the study, None where it has none that counts; refuses another corpus."""
     if store.experiment.find() is None:
         return None
-    client = store.connection.client
     experiment = runs.experiment_of(store.connection, store.study)
     rows = runs.latest(store.connection, store.study)[0]
-    refuse_two(store.study, experiment, rows, client)
+    mark = refuse_two(store.study, experiment, rows, store.connection.client)
     results = [row for row in rows if "corpus_hash" in row.tags]
-    text = experiment.tags.get(TAG)
-    mark = (
-        Mark.from_json(text)
-        if text
-        else marks_of(store.study, {row.unique_tokens: row for row in results}.values(), client)
-    )
-    if mark is not None and not results and not _alive(store, experiment.tags.get(OWNER)):
+    if mark is not None and not results and not _alive(store, mark):
         return None  # it was begun and left before anything came of it
     other = mark.difference(Mark.of(corpus), corpus) if mark is not None else ""
-    if mark is not None and other:
+    if other:
         raise ConfigError(_refusal(store.study, str(mark), f"{Mark.of(corpus)} has {other}", mark))
     for row in results:
         ours = reads.get(row.unique_tokens)
@@ -82,11 +69,10 @@ def _check(store: Store, corpus: Corpus, reads: Mapping[int, str]) -> Mark | Non
     return mark
 
 
-def _alive(store: Store, text: str | None) -> bool:
+def _alive(store: Store, mark: Mark) -> bool:
     """Whether somebody who needs the mark still works: its owner, or who holds a cell."""
-    said, at = json.loads(text) if text else (None, None)
-    owner = Owner.from_json(said)
-    if owner is not None and owner != this_process() and owner.alive(at):
+    owner = Owner.from_json(mark.owner)
+    if owner is not None and owner != this_process() and owner.alive(mark.bound_at):
         return True
     return any(cell.held for cell in runs.cells_of(store.connection, store.study))
 

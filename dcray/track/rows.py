@@ -118,7 +118,8 @@ def winner(rows: Iterable[Row], *, seed: int | None = None) -> Row | None:
     """The winner of a cell: its lowest complete loss at the search seed, ties to fewer epochs.
 
     Confirmations do not take part, nor losses that cannot be believed, nor those of an objective
-    whose plug-in was another then. seed: None takes any.
+    whose plug-in was another then: what counts is the plug-in of the run that a search has marked
+    as winner, for it knew which one is here, else of the newest run. seed: None takes any.
     """
     candidates = [
         row
@@ -126,18 +127,15 @@ def winner(rows: Iterable[Row], *, seed: int | None = None) -> Row | None:
         if row.state == "complete" and row.kind != "confirmation" and why_unusable(row) is None
         if seed is None or row.seed == seed
     ]
-    newest = {row.tags.get("objective"): source_of(row) for row in sorted(candidates, key=_started)}
-    current = [row for row in candidates if source_of(row) == newest[row.tags.get("objective")]]
+    candidates.sort(key=lambda row: (row.tags.get("is_winner") == "true", row.started_at))
+    source = {row.tags.get("objective"): source_of(row) for row in candidates}  # the last stays
+    current = [row for row in candidates if source_of(row) == source[row.tags.get("objective")]]
     return min(current, key=lambda r: (r.val_loss, r.num_epochs, r.config_hash), default=None)
 
 
 def source_of(row: Row) -> str | None:
     """The hash of the plug-in that was its objective, None where that was one of ours."""
     return row.tags.get("objective_source")
-
-
-def _started(row: Row) -> float:
-    return row.started_at
 
 
 def _parsed(fields: Mapping[str, str], name: str, kind: Callable[[str], T]) -> T | None:

@@ -21,6 +21,7 @@ from dcray.track.points import FORMAT, REMARKS, Cell, Point
 from dcray.track.rows import Row, newest_complete, row_of, why_unusable
 
 PAGE = 1000
+PATIENCE_SECONDS = 20.0  # a reader's: somebody waits for the answer
 
 
 class Exclusion(NamedTuple):
@@ -83,7 +84,10 @@ def every_result(directory: Path, *, study: str, tracking_uri: str | None = None
 
 def _one_corpus(connection: Connection, study: str) -> tuple[list[Row], list[Exclusion]]:
     rows, exclusions = latest(connection, study)
-    refuse_two(study, experiment_of(connection, study), rows, connection.client)
+    experiment = experiment_of(connection, study)
+    connection.patiently(
+        lambda: refuse_two(study, experiment, rows, connection.client), seconds=PATIENCE_SECONDS
+    )
     return rows, exclusions
 
 

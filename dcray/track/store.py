@@ -135,16 +135,12 @@ class Store:
         return found
 
     def cells(self, study: str | None = None) -> list[runs.CellRow]:
-        """The cells of this study, or of another one of the same record, that are on record."""
-        if study in (None, self.study) and self._wait(self.experiment.find) is None:
+        """The cells on record of this study, or of another one; none where it is not there."""
+        name = study or self.study
+        ours = self.experiment if name == self.study else Experiment(self.connection, name)
+        if self._wait(ours.find) is None:
             return []
-        return self._wait(lambda: runs.cells_of(self.connection, study or self.study))
-
-    def cells_named(self, study: str) -> set[Cell]:
-        """The cells of a study that are on record; none where it is not there."""
-        if self._wait(Experiment(self.connection, study).find) is None:
-            return set()
-        return {row.cell for row in self.cells(study)}
+        return self._wait(lambda: runs.cells_of(self.connection, name))
 
     def begin(
         self,

@@ -14,7 +14,8 @@ from dcray.fit.published import figures
 from dcray.search.boxes import Winners
 from dcray.search.forecast import forecast, prices
 from dcray.search.grid import Study
-from dcray.search.study import SHIPPED, parse_study
+from dcray.search.study import SHIPPED, StudyFile, parse_study
+from tests.search.player import MINI
 
 ROOT = Path(__file__).parent.parent.parent
 FILES = sorted(SHIPPED.glob("*.toml"))
@@ -255,3 +256,13 @@ def test_plan_and_search_refuse_a_winner_that_cannot_come_alike(dcray, tiny_corp
     other.write_text(head.replace("500", "99k") + base)
     code, _, err = dcray("plan", path)
     assert code == 0, err
+
+
+def test_under_another_name_a_recipe_inherits_from_there():
+    """Its own study's winner, however it is spelled; another study's stays another's."""
+    recipes = {"ar": {}, "a": {"inherit": "ar"}, "b": {"inherit": "toy:ar"}}
+    file = StudyFile.model_validate({**MINI, "recipes": recipes | {"c": {"inherit": "toys:ar"}}})
+    study = Study.of([file.renamed("new")])
+    inherited = {w.cell.recipe: w.inherits.study for w in study.wishes if w.inherits}
+    assert inherited == {"a": "new", "b": "new", "c": "toys"}
+    assert file.renamed("toy") == file

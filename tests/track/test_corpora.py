@@ -6,16 +6,19 @@ What must be told apart is planted: manifests with other tokenizers, validation 
 import hashlib
 import json
 import shutil
+import sqlite3
 import subprocess
 
 import numpy as np
 import pytest
+from mlflow.tracking._tracking_service.utils import _artifact_repos_cache
 
 from dcray.corpus.manifest import Corpus
-from dcray.errors import ConfigError
+from dcray.errors import ConfigError, RecordAwayError
 from dcray.track import find, runs
-from dcray.track.corpora import TAG, Mark
+from dcray.track.corpora import TAG, Mark, marks_of
 from dcray.track.hold import check_corpus, hold_corpus
+from dcray.track.owner import Owner, this_process
 from tests.track.support import CELL, STUDY, begin, driver, key, open_store
 
 STREAM = np.arange(1_000, dtype="<u2") % 250
@@ -84,6 +87,42 @@ def test_the_first_corpus_binds_and_budgets_may_grow(store, folder):
         hold_corpus(store, late, {})
 
 
+def test_a_stream_that_ends_between_two_known_budgets_is_compared_to_its_end(store, folder):
+    """200 and 300 are known and 250 comes: its first 200 tokens are the same, one of the rest not.
+
+    Of a folder that is no longer what it was nothing is concluded.
+    """
+    first = folder("first", 200, 300)
+    hold_corpus(store, first, {})
+    train_on(store, first)
+    with pytest.raises(ConfigError, match="other training tokens, before 250"):
+        hold_corpus(store, folder("other", 250, stream=other_stream(249)), {})
+    hold_corpus(store, folder("same", 250), {})
+    experiment = runs.experiment_of(store.connection, STUDY)
+    assert set(Mark.from_json(experiment.tags[TAG]).budgets) == {200, 250, 300}
+    shutil.rmtree(first.path)
+    changed = folder("first", 220, stream=other_stream(210))
+    with pytest.raises(ConfigError, match="only 220 tokens, which cannot be compared"):
+        hold_corpus(store, changed, {})
+
+
+def test_corpus_and_owner_are_one_write(store, folder):
+    """Over a network each write may be the last that arrives."""
+    hold_corpus(store, folder("first", *range(1, 301)), {})  # more budgets than a tag holds
+    tags = runs.experiment_of(store.connection, STUDY).tags
+    assert [name for name in tags if name.startswith("dcray.corpus")] == [TAG]
+    assert Owner.from_json(Mark.from_json(tags[TAG]).owner) == this_process()
+    assert len(tags[TAG]) < 5_000
+
+
+def test_manifests_that_were_not_compared_are_not_merged(store, folder):
+    """Of an older dcray: equal up to 200; nobody has compared one's 250 with the other's 300."""
+    train_on(store, folder("first", 200, 300), budget=64_000)
+    train_on(store, folder("second", 200, 250, stream=other_stream(249)), budget=128_000)
+    rows = runs.latest(store.connection, STUDY)[0]
+    assert set(marks_of(STUDY, rows, store.connection.client).budgets) == {200, 300}
+
+
 @pytest.mark.parametrize(
     ("change", "what"),
     [
@@ -124,8 +163,8 @@ def test_other_validation_tokens_of_the_same_corpus_are_refused(store, folder):
         check_corpus(store, first, {300: first.reads(300, 50)})
 
 
-def test_a_binding_without_a_result_is_void_when_its_driver_is_dead(directory, folder):
-    first = folder("first", 300)
+def binder(directory, corpus):
+    """A driver that has bound the study to a corpus; it dies when its input ends."""
     code = """
         from dcray.corpus.manifest import Corpus
         from dcray.track.hold import hold_corpus
@@ -135,9 +174,16 @@ def test_a_binding_without_a_result_is_void_when_its_driver_is_dead(directory, f
         sys.stdin.read()
         os._exit(1)
     """
-    child = driver(code, directory, str(first.path), stdin=subprocess.PIPE)
+    child = driver(code, directory, str(corpus.path), stdin=subprocess.PIPE)
     assert child.stdout.readline() == "bound\n", child.stderr.read()
-    other = folder("other", 300, validation="c" * 64)
+    return child
+
+
+def test_a_binding_without_a_result_is_void_when_its_driver_is_dead(directory, folder):
+    """And a second driver of the same corpus answers for it in the first's place."""
+    first, other = folder("first", 300), folder("other", 300, validation="c" * 64)
+    binder(directory, first).communicate("")
+    child = binder(directory, first)
     with open_store(directory) as store:
         with pytest.raises(ConfigError, match="another validation set"):  # it is about to train
             hold_corpus(store, other, {})
@@ -194,6 +240,16 @@ def test_a_study_of_before_is_judged_by_its_results(store, directory, folder):
             read()
 
 
+def test_a_manifest_is_fetched_once(store, directory, folder):
+    """A study without a mark is read again by every command's every look."""
+    train_on(store, folder("first", 300))
+    assert len(runs.results(directory, study=STUDY).rows) == 1
+    (manifest,) = (directory / "artifacts").glob("**/manifest.json")
+    manifest.unlink()
+    mark = marks_of(STUDY, runs.every_result(directory, study=STUDY), client=None)
+    assert set(mark.budgets) == {300}
+
+
 def test_two_corpora_in_one_cell_are_told_by_every_reader(store, directory, folder):
     first = folder("first", 300)
     second = folder("second", 300, stream=other_stream(10))
@@ -210,3 +266,24 @@ def test_two_corpora_in_one_cell_are_told_by_every_reader(store, directory, fold
 def test_a_result_that_keeps_no_manifest_is_no_reason(store, directory):
     begin(store).finish({"val_loss": 3.0})
     assert len(runs.results(directory, study=STUDY).rows) == 1
+
+
+def test_while_artifacts_are_away_nothing_is_bound(store, directory, folder, monkeypatch):
+    """No mark, and the artifacts on a server that does not answer: the check is not left out."""
+    train_on(store, folder("first", 300))
+    store.close()
+    with sqlite3.connect(directory / "mlflow.db") as database:
+        away = "http://127.0.0.1:9/api/2.0/mlflow-artifacts/artifacts/of"
+        database.execute("update runs set artifact_uri = ?", [away])
+    _artifact_repos_cache.clear()  # of this process, which wrote them
+    monkeypatch.setattr("dcray.track.hold.PATIENCE_SECONDS", 1.0)
+    monkeypatch.setattr("dcray.track.runs.PATIENCE_SECONDS", 1.0)
+    second = folder("second", 300, validation="c" * 64)
+    with open_store(directory) as again:
+        for ask in (
+            lambda: hold_corpus(again, second, {}),
+            lambda: runs.results(directory, study=STUDY),
+        ):
+            with pytest.raises(RecordAwayError, match="did not answer for 1 s"):
+                ask()
+    assert TAG not in runs.experiment_of(again.connection, STUDY).tags

@@ -45,4 +45,20 @@ def test_of_an_objective_that_was_mended_the_newest_alone_counts():
         row("ar", val_loss=2.5, started_at=0.0, tags={"objective": "ar"}),
     ]
     assert winner(rows).run_id == "new"
+    assert winner([*rows[1:], row("old", tags=broken | {"is_winner": "false"})]).run_id == "new"
     assert winner([*rows, row("better", val_loss=1.5, tags={"objective": "ar"})]).run_id == "better"
+
+
+def test_of_an_objective_that_went_back_the_marked_winners_source_counts():
+    """A is searched, B is trained, A is put back and the search marks A's best again."""
+    first = {"objective": "half", "objective_source": "aaaa"}
+    second = {"objective": "half", "objective_source": "bbbb"}
+    rows = [
+        row("best", val_loss=2.0, started_at=1.0, tags=first | {"is_winner": "true"}),
+        row("other", val_loss=2.5, started_at=2.0, tags=first),
+        row("newest", val_loss=1.0, started_at=3.0, tags=second),
+    ]
+    for order in (rows, rows[::-1]):
+        assert winner(order).run_id == "best"
+    better = row("better", val_loss=1.5, started_at=4.0, tags=first)  # the mark may lag behind
+    assert winner([*rows, better]).run_id == "better"
