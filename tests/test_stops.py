@@ -15,7 +15,7 @@ from tests.training import client_of, runs, start, words
 
 LONG = ("num_epochs=400", "validation.epochs=end", "runtime.checkpoint_seconds=0.5")
 LABEL = "dim16-layers2-heads2-mlp32 500 ar seed 42"
-OURS = re.compile(rf"{LABEL}: |stopping: |stopped; ")
+OURS = re.compile(rf"{LABEL}: |stopping: |stopped; |training dim16-|Ray starts, ")
 AGENTS = ("ray::RuntimeEnvAgent", "ray::DashboardAgent")  # Ray's own, idle: gone in a minute or so
 LOOPBACK = {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
 

@@ -128,7 +128,7 @@ def test_a_gap_is_figures_and_files(record, dcray):
     ("words", "told"),
     [
         (["eval", "AR", "--tasks", "offline_choise"], 'did you mean "offline_choice"'),
-        (["eval", "AR", "--tasks", "boolq,arc_easy"], "datasets.load_dataset"),
+        (["eval", "AR", "--tasks", "boolq,arc_easy"], "from datasets import load_dataset"),
         (["eval", "study/tiny/900/arr"], 'did you mean "study/tiny/900/ar"'),
         (["eval", "studdy/tiny/900/ar"], 'did you mean "study"'),
         (["eval", "study/tiny/ar"], "STUDY/SIZE/BUDGET/RECIPE"),
