@@ -108,12 +108,15 @@ class Saver:
         group: Any,
     ) -> None:
         partial, first = target.with_name(f".partial-{target.name}"), self.place.rank == 0
+        wrong: list[str | None] = [None]  # by rank 0, on every rank
         if first:
             shutil.rmtree(partial, ignore_errors=True)
             target.parent.mkdir(parents=True, exist_ok=True)
-            _check_space(target.parent, state)
+            wrong = [_lack_of_space(target.parent, state)]
         if group is not None:
-            dist.barrier(group)
+            dist.broadcast_object_list(wrong, src=0, group=group)
+        if wrong[0] is not None:
+            raise ConfigError(wrong[0])
         unwrapped(
             state_dict_saver.save,
             state,
@@ -155,15 +158,16 @@ def unwrapped(function: Any, *args: Any, **kwargs: Any) -> None:
         raise RuntimeError(f"{kwargs['checkpoint_id']}: {causes[0]}") from causes[0]
 
 
-def _check_space(folder: Path, state: Mapping[str, Any]) -> None:
+def _lack_of_space(folder: Path, state: Mapping[str, Any]) -> str | None:
     needed = round(1.05 * _num_bytes(state)) + 2**20
     free = shutil.disk_usage(folder).free
-    if free < needed:
-        raise ConfigError(
-            f"no space left for a checkpoint in {folder}: it takes {needed / 1e6:,.0f} MB and "
-            f"{free / 1e6:,.0f} MB are free. Free some and run the same command again: "
-            "the last checkpoint is kept"
-        )
+    if free >= needed:
+        return None
+    return (
+        f"no space left for a checkpoint in {folder}: it takes {needed / 1e6:,.0f} MB and "
+        f"{free / 1e6:,.0f} MB are free. Free some and run the same command again: "
+        "the last checkpoint is kept"
+    )
 
 
 def _num_bytes(state: Any) -> int:

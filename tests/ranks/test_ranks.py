@@ -1,12 +1,15 @@
 """Two and three real gloo processes against one: gradients, validation, tiny sets, resumes."""
 
+from collections import namedtuple
+
 import numpy as np
 import pytest
 import torch
 from torch.distributed.tensor import DTensor
 
 from dcray.corpus.order import Order
-from dcray.train import keyed
+from dcray.errors import ConfigError
+from dcray.train import keyed, saving
 from dcray.train.evaluate import evaluate, make_batch
 from dcray.train.shard import Place, build_model
 from dcray.train.step import accumulate
@@ -135,3 +138,20 @@ def test_float32_curves_agree_over_the_first_fifty_steps():
     alone, other = first_fifty(CPU), on_ranks(2, first_fifty)[0]
     assert len(alone) == 50
     assert np.abs(np.array(alone) - np.array(other)).max() <= 1e-5
+
+
+def refused_by_a_full_disk(place, folder):
+    """What this rank is told where rank 0 finds no space."""
+    usage = namedtuple("usage", "total used free")
+    if place.rank == 0:
+        saving.shutil.disk_usage = lambda _: usage(9, 9, 1_000)
+    with pytest.raises(ConfigError) as refused:
+        run_tiny(tiny_config(), place, folder=folder)
+    return str(refused.value)
+
+
+def test_every_rank_hears_that_the_disk_is_full(tmp_path):
+    """None waits for one that has ended already."""
+    first, second = on_ranks(2, refused_by_a_full_disk, tmp_path)
+    assert "no space left for a checkpoint" in first
+    assert second == first

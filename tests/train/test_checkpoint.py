@@ -332,7 +332,7 @@ def test_no_space_left(tmp_path, monkeypatch):
 
 def test_the_disk_fills_up_while_a_checkpoint_is_written(small_disk, monkeypatch):
     """Somebody else took what was free: the sentence is the same, and nothing half is found."""
-    monkeypatch.setattr(saving, "_check_space", lambda *_: None)
+    monkeypatch.setattr(saving, "_lack_of_space", lambda *_: None)
     config, folder = tiny_config(), small_disk("400k")
     held = Checkpoints(folder, config, CPU, keep=9)
     save(held, *pair(config, seed=1), {"step": 1}, step=1)
