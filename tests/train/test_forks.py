@@ -99,10 +99,11 @@ def test_a_stopped_branch_goes_on_and_a_lost_trunk_costs_only_time(tmp_path):
     for num_epochs in RUNGS[:2]:
         branch(rung(num_epochs), tmp_path)
     stopped, _ = branch(rung(8), tmp_path, stop_at=14)
-    assert (stopped.state, stopped.step) == ("stopped", 14)
+    assert stopped.state == "stopped"
+    assert 14 <= stopped.step < 22  # a slow report puts the next one off
     ended, steps = branch(rung(8), tmp_path)
     assert ended.val_loss == whole.val_loss
-    assert min(steps[1:]) > 14
+    assert min(steps[1:]) > stopped.step
     shutil.rmtree(tmp_path / "trunk")
     shutil.rmtree(tmp_path / "8")
     again, _ = branch(rung(8), tmp_path)
