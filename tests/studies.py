@@ -12,9 +12,7 @@ from unittest import mock
 
 from tests.training import runs
 
-HEAD = """
-study = "micro"
-budgets = {budgets}
+TINY = """
 [sizes.tiny]
 dim = 16
 num_layers = 2
@@ -22,7 +20,11 @@ num_heads = 2
 mlp_dim = 32
 [base]
 "data.seq_len" = 16
-batch_size = 8
+"""
+HEAD = f"""
+study = "micro"
+budgets = {{budgets}}
+{TINY}batch_size = 8
 "validation.epochs" = "end"
 "runtime.checkpoint_seconds" = 0.5
 """

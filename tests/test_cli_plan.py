@@ -15,6 +15,7 @@ from dcray.sizes import Shape, num_params
 from dcray.track.points import Cell, Key
 from dcray.track.store import Store
 from tests.search.test_plan import ROW
+from tests.studies import TINY
 
 SMALL = """
 kind: RayCluster
@@ -121,18 +122,11 @@ def test_measured_runs_of_a_record_give_the_time():
     assert "1 run of this store" in found.assumptions[0]
 
 
-OWN = """
+OWN = f"""
 study = "own"
-{corpus}
+{{corpus}}
 budgets = ["500"]
-[sizes.tiny]
-dim = 16
-num_layers = 2
-num_heads = 2
-mlp_dim = 32
-[base]
-"data.seq_len" = 16
-[recipes.ar]
+{TINY}[recipes.ar]
 """
 
 
