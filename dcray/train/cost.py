@@ -12,6 +12,7 @@ from dcray.sizes import Pass, forward_flops, num_params, pad_vocab
 BACKWARD = 2.0  # a backward pass costs two forward passes
 CHECKPOINT_BYTES = 12  # a parameter: its float32 weight and two moments
 STATE_BYTES = 16  # float32 weight, gradient and two moments a parameter
+SCORING = 1.07  # a scoring takes so many times what its FLOPs do in a training step (on an H200)
 LAST_COST_FRAC, FEWEST = 0.01, 4  # validation where no best epoch is kept
 HEADROOM = 0.85  # of a device's memory; the rest is fragmentation and what we do not count
 
@@ -63,8 +64,8 @@ def validation_epochs(config: RunConfig, *, num_rows: int) -> set[int]:
         return {*wish, last}
     if isinstance(wish, int):
         return {*range(wish, last + 1, wish), last}
-    final, share = final_flops(config, num_rows), config.validation.max_cost_frac
-    training, cost = training_flops(config), validation_flops(config, num_rows) * last
+    final, share = SCORING * final_flops(config, num_rows), config.validation.max_cost_frac
+    training, cost = training_flops(config), SCORING * validation_flops(config, num_rows) * last
 
     def every_for(share: float) -> int:
         allowed = share * training - final

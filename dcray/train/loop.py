@@ -65,7 +65,7 @@ class _Run:
         self.report_every, self.next_report = 1, 1
         self.new_points: list[Point] = []
         self.notes: tuple[str, ...] = ()
-        self.mark = self.saved_at = time.perf_counter()
+        self.mark = self.drained = self.saved_at = time.perf_counter()
         self.mark_step, self.idle, self.report_cost = 0, 0.0, 0.0
 
     def _build(self) -> None:
@@ -205,9 +205,11 @@ class _Run:
         due = now - self.saved_at >= runtime.checkpoint_seconds or done
         flags = [float(due), float(self.should_stop()), float(every), now - self.mark]
         points, (save, stop, interval, elapsed), fault = self.meter.flush(self.place, flags)
-        steps = self.progress.step - self.mark_step
+        steps, drained = self.progress.step - self.mark_step, time.perf_counter()
         tokens = steps * self.config.batch_size * self.config.data.seq_len
-        rate = tokens / max(time.perf_counter() - self.mark - self.idle, 1e-9)
+        # From when the device had done the steps before: it works behind the clock of the host.
+        rate = tokens / max(drained - self.drained - self.idle, 1e-9)
+        self.drained = drained
         if self.checkpoints is not None:
             self.checkpoints.poll()
         for point in points:

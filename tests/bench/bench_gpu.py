@@ -5,8 +5,8 @@
 
 Each case is the product's own loop (`dcray.train.loop.train`, no Ray) on the paper's rows and
 batch, dropout on; give --tokens: a card that is short of power runs slower on random ones. Said of
-each: tokens/s (median of the reports after the warm-up, all devices together) and their spread,
-exact-causal MFU, peak memory beside the estimate of `dcray.train.cost`, seconds to the first step,
+each: tokens/s (steps by the wall clock after the warm-up, reports and all, of all devices together)
+and what the loop itself reported, lowest to highest; exact-causal MFU, peak memory beside the estimate of `dcray.train.cost`, seconds to the first step,
 the share of the time in which the loop waited for rows. MICRO left out: the estimate picks it.
 """
 
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import statistics
 import time
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
@@ -36,6 +35,15 @@ VOCAB_SIZE, MASK_ID, SEQ_LEN = 50_258, 50_257, 2048
 PEAK_FLOPS = 989e12  # an H100 or H200, dense bfloat16
 ROWS = 4096
 WARM = 3  # reports: the first lie close together, and the card is not warm yet
+
+
+class Mark(NamedTuple):
+    """Where the run stood at a report; the device had done all steps by then."""
+
+    step: int
+    at: float  # seconds
+    rate: float  # tokens/s, as reported
+    waited: float  # seconds for rows, so far
 
 
 class Figures(NamedTuple):
@@ -84,7 +92,8 @@ def measure(
     world = place.world_size
     available = torch.cuda.get_device_properties(place.device).total_memory
     micro = micro or fitting_microbatch(config, world_size=world, available=available, half=True)
-    waited, marks = [0.0], []
+    waited: list[float] = [0.0]
+    marks: list[Mark] = []
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     began = time.perf_counter()
@@ -97,7 +106,8 @@ def measure(
             yield rows
 
     def report(said: Report) -> None:
-        marks.append((time.perf_counter() - began, said.tokens_per_second, waited[0]))
+        at = time.perf_counter() - began
+        marks.append(Mark(said.step, at, said.tokens_per_second, waited[0]))
 
     train(
         config,
@@ -106,12 +116,13 @@ def measure(
         microbatch_size=micro,
         report=report,
         should_stop=lambda: (
-            len(marks) >= WARM + 3 and time.perf_counter() - began - marks[0][0] > seconds
+            len(marks) >= WARM + 3 and time.perf_counter() - began - marks[0].at > seconds
         ),
     )
-    kept = marks[WARM:]
-    rates = [rate for _, rate, _ in kept]
-    rate = statistics.median(rates)
+    first, last = marks[WARM], marks[-1]
+    rates = [mark.rate for mark in marks[WARM + 1 :]]
+    steps, seconds = last.step - first.step, last.at - first.at
+    rate = steps * config.batch_size * SEQ_LEN / seconds
     passes = config.objective.build().num_passes
     flops = 3 * passes * row_flops(config) / SEQ_LEN
     return Figures(
@@ -121,8 +132,8 @@ def measure(
         flops * rate / world / PEAK_FLOPS,
         float(torch.cuda.max_memory_allocated()),
         memory(config, world_size=world, microbatch_size=micro, half=True).total,
-        marks[0][0],
-        (kept[-1][2] - kept[0][2]) / (kept[-1][0] - kept[0][0]),
+        marks[0].at,
+        (last.waited - first.waited) / seconds,
     )
 
 

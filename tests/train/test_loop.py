@@ -14,6 +14,7 @@ import pytest
 from dcray.config import RunConfig, override
 from dcray.train import loop
 from dcray.train.cost import validation_epochs
+from dcray.train.meter import Meter
 from tests.support import run_tiny, tiny_config
 
 CHILD = """
@@ -148,7 +149,7 @@ def test_automatic_validation_costs_at_most_its_share(num_rows):
         ("100m", 9, 5),  # every second, and the last
         ("400m", 16, 16),  # 1/120: each
         ("20m", 16, 4),  # 1/6: more than a hundredth, for a curve
-        ("5m", 16, 3),  # 2/3: every seventh takes a tenth
+        ("5m", 16, 2),  # 2/3, and its FLOPs take 1.07 times as long: every eighth takes a tenth
         ("1m", 16, 1),  # more than three times the training
     ],
 )
@@ -203,6 +204,26 @@ def test_time_is_counted_over_attempts(tmp_path):
     run_tiny(tiny_config(), folder=tmp_path, stop_at=5)
     ended, _ = run_tiny(tiny_config(), folder=tmp_path)
     assert 0 < ended.seconds <= time.perf_counter() - started
+
+
+def test_reported_rates_count_the_wait_for_a_device_that_is_behind_once(monkeypatch):
+    flush, drained = Meter.flush, []
+
+    def slow(*args):
+        found = flush(*args)
+        time.sleep(0.05)
+        drained.append(time.perf_counter())
+        return found
+
+    monkeypatch.setattr(Meter, "flush", slow)
+    config = tiny_config()
+    _, reports = run_tiny(config)
+    steps = np.diff([said.step for said in reports])
+    tokens = steps * config.batch_size * config.data.seq_len
+    spent = tokens / [said.tokens_per_second for said in reports[1:]]
+    assert len(spent) > 3
+    assert (spent >= 0.05).all()
+    assert sum(spent) <= drained[-1] - drained[0] + 0.2
 
 
 @pytest.mark.parametrize("num_damaged", [1, 2])
