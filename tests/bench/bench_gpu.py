@@ -6,8 +6,9 @@
 Each case is the product's own loop (`dcray.train.loop.train`, no Ray) on the paper's rows and
 batch, dropout on; give --tokens: a card that is short of power runs slower on random ones. Said of
 each: tokens/s (steps by the wall clock after the warm-up, reports and all, of all devices together)
-and what the loop itself reported, lowest to highest; exact-causal MFU, peak memory beside the estimate of `dcray.train.cost`, seconds to the first step,
-the share of the time in which the loop waited for rows. MICRO left out: the estimate picks it.
+and what the loop itself reported, lowest to highest; exact-causal MFU, peak memory beside the
+estimate of `dcray.train.cost`, seconds to the first step, the share of the time in which the loop
+waited for rows. MICRO left out: the estimate picks it.
 """
 
 from __future__ import annotations
