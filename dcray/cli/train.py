@@ -202,7 +202,8 @@ def _dry_run(
         "data": f"{f['unique_tokens']:,} unique tokens in {plural(f['num_rows'], 'row')} x "
         f"{plural(f['num_epochs'], 'epoch')} = {f['train_tokens']:,} tokens seen",
         "steps": f"{f['num_steps']:,} of {plural(f['batch_size'], 'sequence')} = "
-        f"{f['num_workers']} x {f['num_microbatches']} micro-batches of {f['microbatch_size']}; "
+        f"{f['num_workers']} x {f['num_microbatches']} x {f['microbatch_size']} "
+        "(workers x micro-batches x sequences); "
         f"warm-up {f['warmup_steps']:,}",
         "tau": f"{f['tau']:.3g} epochs (decay timescale)",
         "FLOPs": f"{f['training_flops']:.3e} exact causal, {f['flops_6nd']:.3e} by 6ND",

@@ -129,9 +129,7 @@ class Checkpoints:
             meta["config"], self.config, path, but=() if path.parent == self.folder else TRUNK_FREE
         )
         state = _whole_state(model, optimizer)
-        unwrapped(
-            state_dict_loader.load, state, checkpoint_id=str(path), no_dist=self.place.mesh is None
-        )
+        self._read(path, state)
         set_state_dict(
             model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optim"]
         )
@@ -143,10 +141,9 @@ class Checkpoints:
         if not path.is_dir():
             return  # whoever writes here dropped it meanwhile
         aside = path.with_name(f"damaged-{path.name}")
-        what = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
         self.damaged.append(
-            f"the checkpoint {path} is damaged ({what}); the newest intact one before it counts, "
-            f"or else the beginning. It is now {aside.name}: delete it"
+            f"the checkpoint {path} is damaged ({_first_line(error)}); the newest intact one "
+            f"before it counts, or else the beginning. It is now {aside.name}: delete it"
         )
         self.place.barrier()
         if self.place.rank == 0:
@@ -159,16 +156,25 @@ class Checkpoints:
         self._write(self.folder / BEST, {"model": get_model_state_dict(model)}, progress)
 
     def load_best(self, model: nn.Module) -> None:
-        """Put the best weights into the model."""
+        """Put the best weights into the model; ConfigError where they are damaged."""
         self.settle()
         state = {"model": get_model_state_dict(model)}
-        unwrapped(
-            state_dict_loader.load,
-            state,
-            checkpoint_id=str(self.folder / BEST),
-            no_dist=self.place.mesh is None,
-        )
+        try:
+            self._read(self.folder / BEST, state)
+        except DAMAGE as error:
+            if not _is_damage(error):
+                raise
+            raise ConfigError(
+                f"the weights of the best epoch, {self.folder / BEST}, are damaged "
+                f"({_first_line(error)}) and no second copy is kept. Delete {self.folder} and give "
+                "the same command again: the run is then trained from its beginning"
+            ) from error
         set_model_state_dict(model, state["model"])
+
+    def _read(self, path: Path, state: dict[str, Any]) -> None:
+        """Fill `state` from files, whatever the world size that wrote them."""
+        alone = self.place.mesh is None
+        unwrapped(state_dict_loader.load, state, checkpoint_id=str(path), no_dist=alone)
 
     def _newest(self) -> Path | None:
         found = steps_in(self.folder)
@@ -202,6 +208,10 @@ def _is_damage(error: BaseException) -> bool:
         return isinstance(cause, (FileNotFoundError, IsADirectoryError, NotADirectoryError))
     elsewhere = (MemoryError, torch.OutOfMemoryError, torch.AcceleratorError, dist.DistError)
     return not isinstance(cause, elsewhere)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
 
 
 def _step(step: int) -> str:

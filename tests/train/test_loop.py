@@ -2,6 +2,7 @@
 
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 from dcray.config import RunConfig, override
+from dcray.errors import ConfigError
 from dcray.train import loop
 from dcray.train.cost import validation_epochs
 from dcray.train.meter import Meter
@@ -244,3 +246,15 @@ def test_a_run_whose_newest_checkpoints_are_damaged_ends_as_undisturbed(tmp_path
     said = [note for report in reports for note in report.notes]
     assert len(said) == num_damaged
     assert all("is damaged" in note for note in said)
+
+
+def test_a_damaged_best_epoch_is_told_with_what_to_do(tmp_path):
+    config = tiny_config(objective="mdlm")
+    whole, _ = run_tiny(config, folder=tmp_path)
+    kept = tmp_path / "best" / "__0_0.distcp"
+    kept.write_bytes(kept.read_bytes()[:100])
+    with pytest.raises(ConfigError, match=rf"best epoch, {tmp_path}/best, are damaged .* Delete"):
+        run_tiny(config, folder=tmp_path)
+    shutil.rmtree(tmp_path)
+    again, _ = run_tiny(config, folder=tmp_path)
+    assert again.val_loss == whole.val_loss
