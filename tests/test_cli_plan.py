@@ -48,10 +48,12 @@ def test_the_paper_s_four_budgets(dcray):
     assert grid[1] == "484"
     assert float(grid[2]) == pytest.approx(5.1e21, rel=0.1)
     hours, cost = (float(text.replace(",", "")) for text in grid[3:])
-    assert hours == pytest.approx(float(grid[2]) / 3.8e14 / 3600, rel=0.01)
+    assert (
+        0.38 < float(grid[2]) / 989e12 / 3600 / hours < 0.49
+    )  # the smallest's share; the largest's
     assert cost == pytest.approx(2 * hours, rel=1e-3)
     assert "ladder*" in shown
-    assert "380 TFLOP/s an H100" in shown
+    assert "376 TFLOP/s an H100 at 72m, 485 at 1.4b" in shown
     assert "winners that cells start from: 10 as the paper printed them, not yet ours" in shown
     assert "ASSUMED: the paper prints only the winners" in shown
     assert list(Path().iterdir()) == []  # it leaves nothing behind

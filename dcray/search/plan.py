@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -13,10 +14,13 @@ from dcray.sizes import PAPER_SIZES, num_non_embedding_params, num_params, usual
 from dcray.track.rows import Row
 from dcray.train.cost import CHECKPOINT_BYTES, fitting_microbatch, memory, training_flops
 
-H100_FLOPS = 3.8e14  # useful FLOP/s in bf16, a cautious share (38 %) of the card's 989e12
-H100_BYTES = 80e9
+H100_FLOPS, H100_BYTES = 989e12, 80e9  # dense bfloat16
+# The useful share of the FLOP/s at so many parameters, a twentieth below what bench_gpu measured.
+SHARE_AT = {72e6: 0.38, 1.44e9: 0.49}
 USUAL = "assumed: usual for this size"
-TABLE = "the table in search/plan.py: 40 GFLOP/s a CPU thread, 380 TFLOP/s an H100"
+TABLE = (
+    "the table in search/plan.py: 40 GFLOP/s a CPU thread; 376 TFLOP/s an H100 at 72m, 485 at 1.4b"
+)
 
 
 @dataclass(frozen=True)
@@ -93,8 +97,18 @@ def expected_seconds(
         rate = rates[len(rates) // 2]
         many = plural(len(rates), "run")
         return config.train_tokens / rate, f"{many} of this store, {rate:,.0f} tokens/s"
-    per_device = H100_FLOPS if device == "cuda" else CPU_CORE_FLOPS * config.runtime.threads
+    per_device = CPU_CORE_FLOPS * config.runtime.threads
+    if device == "cuda":
+        assert config.model.vocab_size is not None, "resolve the configuration first"
+        per_device = gpu_flops(num_params(config.shape, config.model.vocab_size))
     return training_flops(config) / (per_device * workers), TABLE
+
+
+def gpu_flops(count: int) -> float:
+    """Useful FLOP/s of an H100 that trains `count` parameters: linear in their logarithm."""
+    (small, low), (large, high) = SHARE_AT.items()
+    place = math.log(count / small) / math.log(large / small)
+    return H100_FLOPS * (low + (high - low) * min(1.0, max(0.0, place)))
 
 
 def planned_vocab_size(config: RunConfig, of_corpus: int | None) -> tuple[int, str]:

@@ -10,8 +10,9 @@ from dcray.search.budget import Budget
 from dcray.search.forecast import DEAREST, PUBLISHED, RECORD, forecast, placed, prices
 from dcray.search.grid import Study
 from dcray.search.modes import written_mode
-from dcray.search.plan import H100_FLOPS
+from dcray.search.plan import gpu_flops
 from dcray.search.request import Request
+from dcray.sizes import SIZES, num_params
 from dcray.track.points import Cell
 from dcray.train.cost import training_flops
 from tests.search.player import MINI, study_of
@@ -57,7 +58,9 @@ def test_the_72m_cell_at_100m_by_hand(dclm):
     one = override(RunConfig(), {"size": "72m", "num_epochs": 1}).resolved(vocab_size=50_258)
     assert found.search.runs == 48
     assert found.search.flops == pytest.approx(16 * (16 + 32 + 64) * training_flops(one))
-    assert found.search.device_seconds == pytest.approx(found.search.flops / H100_FLOPS)
+    assert found.search.device_seconds == pytest.approx(
+        found.search.flops / gpu_flops(num_params(SIZES["72m"], 50_258))
+    )
 
 
 def test_a_ladder_of_nine_five_three_by_hand():
@@ -129,7 +132,8 @@ def test_eight_gpus_take_as_many_device_hours_as_one():
     one = override(RunConfig(), {"size": "664m"}).resolved(vocab_size=50_258)
     eight = override(one, {"runtime.workers": 8})
     seconds = [PRICE(_request(config)) for config in (one, eight)]
-    assert seconds == [pytest.approx(training_flops(one) / H100_FLOPS)] * 2
+    speed = gpu_flops(num_params(SIZES["664m"], 50_258))
+    assert seconds == [pytest.approx(training_flops(one) / speed)] * 2
     mini = override(one, {"size": "60k"})
     assert placed(mini).runtime.device == "cpu"
     assert placed(mini, with_gpus=True).runtime.device == "cuda"
