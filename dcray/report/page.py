@@ -18,6 +18,8 @@ from dcray.report.style import Picture, drawing, settle
 from dcray.report.tables import TABLES, Table
 from dcray.track.provenance import provenance
 
+LONG = 30  # characters: more is a sentence, no number
+
 
 def page(found: Analysis, pictures: Sequence[Picture], absent: Mapping[str, str]) -> str:
     """The page as HTML: no script, nothing loaded from elsewhere."""
@@ -138,11 +140,14 @@ def _sections(found: Analysis) -> list[dict[str, Any]]:
 
 
 def _filled(table: Table, title: str) -> dict[str, Any]:
-    """A table with its values as text."""
+    """A table with its values as text; columns that hold sentences are long: left, and wrapped."""
+    rows = [table.texts(row) for row in table.rows]
+    columns = enumerate(zip(*rows, strict=True))
     return {
         "label": table.above or f"{title}: {table.header[0]}",
         "header": table.header,
-        "rows": [table.texts(row) for row in table.rows],
+        "rows": rows,
+        "long": {i for i, texts in columns if any(len(text) > LONG for text in texts)},
         "above": table.above,
         "below": table.below,
     }

@@ -213,7 +213,9 @@ def beside(found: Analysis) -> list[Table]:
 def left_out(found: Analysis) -> list[Table]:
     """Every run and everything else that counts nowhere, with its reason."""
     rows = [[one.name, one.reason, one.run_id] for one in found.left]
-    rows += [[reason, "", ""] for reason in (found.answer.excluded if found.answer else ())]
+    for sentence in found.answer.excluded if found.answer else ():
+        what, _, reason = sentence.partition(": ")
+        rows.append([what, reason, ""])
     return [Table(["what", "why it is left out", "run"], rows)] if rows else []
 
 
