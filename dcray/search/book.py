@@ -92,6 +92,7 @@ class Book:
             _settle(result, outcome, traceback)
         self.open.pop(name, None)
         last = self.last.pop(name, None)
+        spent = outcome if outcome.seconds or last is None else last
         ended = Ended(
             one,
             outcome.state,
@@ -101,7 +102,8 @@ class Book:
             outcome.reason,
             traceback,
             outcome.step,
-            outcome.seconds or (last.seconds if last else 0.0),
+            spent.seconds,
+            spent.earlier_seconds,
         )
         self.view.end(ended)
         self.heard(ended)

@@ -111,7 +111,7 @@ class Search:
     def _read(self) -> None:
         """What the record knows: of cells that are ours it stays so."""
         store, rows = self.site.store, self.site.store.every()
-        self.budget.measured = rows
+        self.budget.learn(rows)
         self._chosen = {row.cell: row.run_id for row in rows if row.tags.get("is_winner") == "true"}
         mine = [wish for wish in self.wishes if wish.cell not in self.held]
         self.queue = StudyQueue(

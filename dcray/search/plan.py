@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,6 +95,13 @@ def expected_seconds(
         return config.train_tokens / rate, f"{many} of this store, {rate:,.0f} tokens/s"
     per_device = H100_FLOPS if device == "cuda" else CPU_CORE_FLOPS * config.runtime.threads
     return training_flops(config) / (per_device * workers), TABLE
+
+
+def typical(config: RunConfig, device: str, workers: int, measured: Sequence[Row]) -> Sequence[Row]:
+    """The result of the median rate alone: for whoever asks often, the same expected time."""
+    rates = ((_rate(row, config, device, workers), at) for at, row in enumerate(measured))
+    rated = sorted((rate, at) for rate, at in rates if rate)
+    return [measured[rated[len(rated) // 2][1]]] if rated else []
 
 
 def planned_vocab_size(config: RunConfig, of_corpus: int | None) -> tuple[int, str]:

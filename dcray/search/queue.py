@@ -30,7 +30,8 @@ class Ended:
     reason: str = ""
     traceback: str = ""
     step: int = 0
-    device_seconds: float = 0.0
+    device_seconds: float = 0.0  # over all attempts
+    earlier_seconds: float = 0.0  # of them, before this attempt
 
 
 class Queue(Protocol):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 from dcray.config import RunConfig
@@ -36,7 +37,7 @@ class Request:
         """What makes two results of a cell the same: configuration and seed, whatever the kind."""
         return self.key.config_hash, self.key.seed
 
-    @property
+    @cached_property
     def flops(self) -> float:
         """Exact training FLOPs of what it trains itself."""
         steps = self.config.num_steps
