@@ -105,14 +105,14 @@ def execute(
                 place_run(one.config, site.machine, view.note)
             hold_corpus(store, corpus, reads)
             with _claimed(store, missing):
-                trained: dict[str, Ended] = {}
+                for one in missing:  # a stop may come before it is handed out
+                    ended[one.name] = Ended(one, "stopped", reason="it was not started")
                 train_queue(
                     FixedQueue(list(missing)),
                     site,
                     [one.config for one in missing],
-                    lambda one: trained.update({one.request.name: one}),
+                    lambda one: ended.update({one.request.name: one}),
                 )
-        ended |= trained
     return [ended[one.name] for one in requests]
 
 
