@@ -76,6 +76,7 @@ class CellSearch:
     load: Callable[[str], RunConfig] | None = None
     _proposals: dict[Any, list[Values]] = field(default_factory=dict)
     _trunks: Trunks | None = None
+    _loaded: dict[str, RunConfig] = field(default_factory=dict)  # by run id
 
     @property
     def cell(self) -> Cell:
@@ -147,8 +148,10 @@ class CellSearch:
             request, trunk = ours[slot]
             edges = plan.all.space.edges(trunk.values, request.config.num_epochs)
             return Winner(request.config, found, slot, tuple(edges))
-        assert self.load is not None, "a result that is not wished for needs the record"
-        return Winner(self.load(found.run_id), found, slot)
+        if found.run_id not in self._loaded:
+            assert self.load is not None, "a result that is not wished for needs the record"
+            self._loaded[found.run_id] = self.load(found.run_id)
+        return Winner(self._loaded[found.run_id], found, slot)
 
     def _confirmations(self, winner: Winner) -> list[Request]:
         """The winner from the start with fresh seeds."""

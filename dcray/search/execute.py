@@ -168,7 +168,9 @@ class _HandOut:
             run = place_run(chain[0].config, self.site.machine, lambda _: None)
         except ConfigError as error:
             self.queue.start(chain)
-            self.book.heard(Ended(chain[0], "refused", reason=str(error)))
+            for one in chain:
+                if self.queue.loss_of(one) is None:
+                    self.book.heard(Ended(one, "refused", reason=str(error)))
             return None
         if not self._room_for(run):
             return None

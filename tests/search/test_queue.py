@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from dcray.config import RunConfig, override
 from dcray.search.boxes import parse_space
+from dcray.search.cells import Found
 from dcray.search.queue import Ended
+from dcray.search.request import Reading, plain_request
 from dcray.search.space import build_space
 from dcray.search.standing import cell_line
 from dcray.search.trunks import warm_points
@@ -154,6 +156,25 @@ def test_a_cell_that_was_interrupted_shows_all_of_its_best_result():
     assert line.state == "waiting"
     assert (line.num_epochs, line.lr) == (winner.num_epochs, winner.optim.lr)
     assert line.weight_decay == pytest.approx(winner.optim.weight_decay, rel=5e-3)  # 3 digits
+
+
+def test_a_winner_that_is_not_wished_for_is_read_from_the_record_once():
+    """Where a cell stands is asked after every result; a server is asked for this but once."""
+    table = {**MINI, "sizes": ["60k"], "budgets": ["8k"]}
+    study, asked = study_of(table), []
+    reading = Reading(512, "corpus")
+    other = plain_request(study.wishes[0].base(), study.wishes[0].cell, reading)
+
+    def load(run_id):
+        asked.append(run_id)
+        return other.config
+
+    cell = study.wishes[0].cell
+    queue = queue_of(study, {cell: {other.slot: Found("complete", 0.5, 16, "theirs")}})
+    queue.searches[cell].load = load
+    play(queue)
+    assert queue.state(cell).winner.config == other.config
+    assert asked == ["theirs"]
 
 
 def test_a_longer_longest_run_is_a_new_configuration():
