@@ -271,6 +271,22 @@ def test_a_space_that_is_used_up_ends_the_search():
     assert all(cell_line(queue, cell).state == "done" for cell in queue.searches)
 
 
+@pytest.mark.parametrize("generation", [1, 2, 3])
+def test_points_that_round_to_one_configuration_do_not_end_the_search(generation):
+    """100 taus and 14 weight decays of 3 digits: each of 12 proposals is another point."""
+    space = [{"num_epochs": [4], "lr": [1e-2], "tau": {"low": 0.9, "high": 1.0}}]
+    search = {"sampler": "gp", "trunks": 12, "generation": generation}
+    table = {**MINI, "sizes": ["60k"], "budgets": ["8k"]}
+    queue = queue_of(study_of({**table, "recipes": {"ar": {"space": space, "search": search}}}))
+    started = play(queue)
+    (search,) = queue.searches.values()
+    proposed = [point for found in search._proposals.values() for point in found]
+    assert len(set(proposed)) == len(proposed) == 12
+    decays = [one.config.optim.weight_decay for one in started]
+    assert len(set(decays)) == len(decays) == queue.state(search.cell).num_planned
+    assert queue.state(search.cell).done
+
+
 def test_a_lost_process_is_tried_again_three_times_without_progress():
     queue = queue_of(study_of(MINI))
     chain = queue.ready()[0]
