@@ -76,7 +76,7 @@ class Book:
         for note in report.notes:
             self.view.note(f"{name}: {note}")
         points = list(report.points)
-        if points:
+        if points and report.tokens_per_second:
             rate = {"perf/tokens_per_second": report.tokens_per_second}
             points.append(points[-1]._replace(values=rate))
         self.begin(name).log(points)
