@@ -86,13 +86,14 @@ class Book:
     def on_end(self, name: str, outcome: Outcome, traceback: str) -> None:
         """How a run ended."""
         one = self.placed[name][0]
-        result = self.open.get(name)
+        result, last = self.open.get(name), self.last.pop(name, None)
+        spent = outcome if outcome.seconds or last is None else last
         if outcome.state != "dropped" or result is not None:  # else it never began
             result = self.begin(name)
+            if spent.seconds and outcome.state != "complete":  # else it is among its metrics
+                result.spent(spent.seconds)
             _settle(result, outcome, traceback)
         self.open.pop(name, None)
-        last = self.last.pop(name, None)
-        spent = outcome if outcome.seconds or last is None else last
         ended = Ended(
             one,
             outcome.state,

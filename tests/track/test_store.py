@@ -221,7 +221,7 @@ def test_a_changed_parameter_does_not_stop_a_resume(store):
 def test_what_mlflow_refuses_is_told_and_kept(store, directory):
     result = begin(store)
     store.writer.put(Write(result.run_id, store.attempt, metrics=[("a (%)", 1.0, 1, 1)]))
-    with pytest.raises(RuntimeError, match="not wholly on record"):
+    with pytest.raises(RecordAwayError, match="not wholly on record"):
         result.finish({"val_loss": 3.0})
     assert len(list((directory / "spill").glob("*.refused"))) == 1
 
