@@ -85,7 +85,7 @@ class Book:
 
     def on_end(self, name: str, outcome: Outcome, traceback: str) -> None:
         """How a run ended."""
-        one = self.placed[name][0]
+        one, run = self.placed[name]
         result, last = self.open.get(name), self.last.pop(name, None)
         spent = outcome if outcome.seconds or last is None else last
         if outcome.state != "dropped" or result is not None:  # else it never began
@@ -105,6 +105,7 @@ class Book:
             outcome.step,
             spent.seconds,
             spent.earlier_seconds,
+            int(run.runtime.workers),
         )
         self.view.end(ended)
         self.heard(ended)

@@ -54,9 +54,8 @@ class Budget:
 
     def spend(self, ended: Ended) -> None:
         """A run has taken its time; what it took in an earlier attempt is spent already."""
-        devices = workers_of(ended.request.config, self.num_gpus)
-        self.spent += (ended.device_seconds - ended.earlier_seconds) * devices
-        seconds = ended.device_seconds * devices
+        self.spent += (ended.device_seconds - ended.earlier_seconds) * ended.num_devices
+        seconds = ended.device_seconds * ended.num_devices
         if ended.state == "complete" and seconds > 0:
             seen = self.rates.setdefault(_kind(ended.request), [])
             bisect.insort(seen, ended.request.flops / seconds)

@@ -30,8 +30,9 @@ class Ended:
     reason: str = ""
     traceback: str = ""
     step: int = 0
-    device_seconds: float = 0.0  # over all attempts
+    device_seconds: float = 0.0  # of each of its devices, over all attempts
     earlier_seconds: float = 0.0  # of them, before this attempt
+    num_devices: int = 1
 
 
 class Queue(Protocol):

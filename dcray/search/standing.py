@@ -78,7 +78,7 @@ def _counts(queue: StudyQueue, cell: Cell, state: State) -> tuple[dict[str, int]
     for slot in dict.fromkeys(one.slot for one in state.planned):
         ended = queue.trained.get(slot)
         if ended is not None:
-            seconds += ended.device_seconds
+            seconds += ended.device_seconds * ended.num_devices
         if slot in queue.flying:
             running += 1
         elif ended is not None and ended.state == "dropped":

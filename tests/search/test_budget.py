@@ -5,6 +5,7 @@ import pytest
 from dcray.search.budget import Budget
 from dcray.search.plan import expected_seconds
 from dcray.search.queue import Ended
+from dcray.search.standing import cell_line
 from tests.search.player import MINI, queue_of, study_of
 from tests.search.test_plan import ROW
 
@@ -37,6 +38,17 @@ def test_results_on_record_are_gone_through_once_for_each_kind_of_run():
     assert budget.device_seconds(small) == expected
     budget.learn([])
     assert budget.device_seconds(small) != expected
+
+
+def test_device_hours_are_of_all_devices():
+    """Two GPUs for 50 s: 100 device-seconds, in the table and of the budget."""
+    queue, budget = queue_of(study_of(MINI)), Budget(1.0)
+    chain = queue.ready()[0]
+    ended = Ended(chain[0], "complete", 3.0, device_seconds=50.0, num_devices=2)
+    queue.start(chain)
+    queue.end(ended)
+    budget.spend(ended)
+    assert cell_line(queue, chain[0].key.cell).device_seconds == budget.spent == 100.0
 
 
 def test_a_resumed_run_spends_what_this_attempt_took():
