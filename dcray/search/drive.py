@@ -20,6 +20,7 @@ from dcray.search.elsewhere import RecordElsewhere
 from dcray.search.execute import Site, train_queue
 from dcray.search.place import place_run
 from dcray.search.queue import Ended, StudyQueue
+from dcray.search.recorded import refuse_other_models
 from dcray.search.request import Reading
 from dcray.search.runner import asha
 from dcray.search.standing import CellLine, cell_line
@@ -120,6 +121,7 @@ class Search:
     def _read(self) -> None:
         """What the record knows: of cells that are ours it stays so."""
         store, rows = self.site.store, self.site.store.every()
+        refuse_other_models(self.wishes, rows)
         self.budget.learn(rows)
         self._chosen = {row.cell: row.run_id for row in rows if row.tags.get("is_winner") == "true"}
         self.queue = StudyQueue(

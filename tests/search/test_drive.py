@@ -3,6 +3,8 @@
 import pytest
 
 from dcray.corpus.manifest import Corpus
+from dcray.errors import ConfigError
+from dcray.search.book import columns
 from dcray.search.budget import Budget
 from dcray.search.cells import Found
 from dcray.search.drive import TAG_CHARACTERS, Search, dropped_tag
@@ -26,6 +28,27 @@ def test_what_a_sampler_proposed_is_not_asked_for_at_every_look(tiny_corpus, tmp
         task._read()
     assert task.queue is not before
     assert [*map(id, task.queue.searches.values())] == [*map(id, before.searches.values())]
+
+
+def test_a_size_that_is_another_model_than_on_record_is_refused(tiny_corpus, tmp_path):
+    """Somebody edits [sizes.tiny]: the old model's results would stand in its cells as winners."""
+    path, corpus = write_study(tmp_path), Corpus.open(tiny_corpus)
+    with Store.open(tmp_path / "runs", study="micro") as store:
+        site = Site(corpus, store, tmp_path / "runs", Silent())
+
+        def task():
+            wishes = Study.read(str(path)).wishes
+            return Search(wishes, readings(corpus, wishes), site, Budget(), lambda lines: None)
+
+        before = task()
+        before._read()
+        one = before.queue.ready()[0][0]
+        params, config = columns(one.config), one.config.to_dict()
+        store.begin(one.key, config=config, params=params).finish({"val_loss": 3.0})
+        task()._read()
+        path.write_text(path.read_text().replace("mlp_dim = 32", "mlp_dim = 64"))
+        with pytest.raises(ConfigError, match=r"tiny_500_ar .* another model: [0-9,]+ parameters"):
+            task().run()
 
 
 @pytest.mark.parametrize("number", [0, 1, 400, 1000])
