@@ -15,6 +15,8 @@ from dcray.track.points import Cell, Key
 from dcray.train.cost import training_flops
 from dcray.train.schedule import fork_step
 
+Spot = tuple[Cell, str, int]  # Request.spot
+
 
 @dataclass(frozen=True)
 class Request:
@@ -36,6 +38,11 @@ class Request:
     def slot(self) -> tuple[str, int]:
         """What makes two results of a cell the same: configuration and seed, whatever the kind."""
         return self.key.config_hash, self.key.seed
+
+    @property
+    def spot(self) -> Spot:
+        """The same in a whole study: two recipes may hold one configuration."""
+        return self.key.cell, *self.slot
 
     @cached_property
     def flops(self) -> float:

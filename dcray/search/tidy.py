@@ -38,7 +38,7 @@ class Tidy:
         for one in state.planned:
             if one.trunk:
                 trunks.setdefault(one.trunk, []).append(one)
-            over = one.slot in ended and one.slot != best and one.slot not in self.queue.flying
+            over = one.slot in ended and one.slot != best and one.spot not in self.queue.flying
             if over and not self.keep_all:
                 self._delete(one.name)
         for trunk, branches in trunks.items():

@@ -78,6 +78,25 @@ def test_generations_give_one_table_too(seed):
             assert (4 if warm else 6) <= len(losses) <= (12 if warm else 18)
 
 
+def test_two_recipes_of_one_configuration_are_two_cells():
+    """What became of the one's run is not what became of the other's."""
+    recipe = {"objective": "ar", "base": {"num_epochs": 4}}
+    table = {**MINI, "sizes": ["60k"], "budgets": ["8k"], "recipes": {"ar": recipe, "weak": recipe}}
+    queue = queue_of(study_of(table))
+    (one,), (other,) = queue.ready()
+    assert one.slot == other.slot
+    queue.start((one,))
+    assert queue.ready() == [(other,)]
+    queue.start((other,))
+    queue.end(Ended(one, "failed", device_seconds=5.0))
+    queue.end(Ended(other, "complete", 3.0, device_seconds=7.0))
+    first, second = (cell_line(queue, request.key.cell) for request in (one, other))
+    assert (first.counts["failed"], first.counts["finished"]) == (1, 0)
+    assert (second.counts["failed"], second.counts["finished"]) == (0, 1)
+    assert (first.device_seconds, second.device_seconds) == (5.0, 7.0)
+    assert len(queue.trained) == 2
+
+
 def test_the_dearest_ready_segment_comes_first_and_cells_wait_for_winners():
     queue = queue_of(study_of(MINI))
     first = queue.ready()[0][0]
