@@ -329,6 +329,28 @@ def test_a_run_that_somebody_deleted_costs_no_other_its_heartbeat(store, monkeyp
         assert float(mlflow_run(store, run_id).data.tags["dcray.heartbeat"]) > 0
 
 
+def test_after_an_outage_the_first_thing_said_is_that_we_live(store, monkeypatch):
+    """Others take a lease whose heartbeat is two minutes old: none should be as old as that."""
+    lease = store.claim(CELL)
+    store.connection.client.set_tag(lease.run_id, "dcray.heartbeat", "0")
+    monkeypatch.setattr("dcray.track.writer.HEARTBEAT_SECONDS", 1.0)
+    set_tag, away = store.connection.client.set_tag, threading.Event()
+
+    def refused(*args):
+        away.set()
+        raise OSError("the server is away")
+
+    store.connection.client.set_tag = refused
+    assert away.wait(10)
+    monkeypatch.setattr("dcray.track.writer.HEARTBEAT_SECONDS", 60.0)
+    store.connection.client.set_tag = set_tag
+    store.writer.put(Write(lease.run_id, store.attempt, tags={"x": "y"}))  # wakes the thread
+    assert store.writer.drain(lease.run_id, seconds=10)
+    store.writer.put(Write(lease.run_id, store.attempt, tags={"x": "z"}))
+    assert store.writer.drain(lease.run_id, seconds=10)
+    assert float(mlflow_run(store, lease.run_id).data.tags["dcray.heartbeat"]) > 0
+
+
 def test_a_lease_that_was_taken_over_knows_it(store):
     lease = store.claim(CELL)
     store.connection.client.set_tag(lease.run_id, "dcray.attempt", "theirs")
