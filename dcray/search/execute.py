@@ -62,9 +62,12 @@ class Site:
         with ray_cluster(num_cpus=self.num_cpus, logs=self.home / "logs"):
             import ray
 
-            wait = needs_gpu and named_address() and not ray.cluster_resources().get("GPU", 0)
+            num_gpus = ray.cluster_resources().get("GPU", 0)
+            wait = needs_gpu and named_address() and not num_gpus
             if wait:
                 self.view.note("no GPU in this cluster yet: one is asked for, for up to 20 minutes")
+            elif num_gpus and ray.available_resources().get("GPU", 0) < 1:
+                self.view.note("every GPU of this cluster is in use: waiting for one")
             self.machine = this_machine(gpu_seconds=GPU_SECONDS if wait else 0.0)
             with stop_on_signals(lambda: self.view.note(STOPPING)) as self.stop:
                 yield
