@@ -76,7 +76,7 @@ class Book:
         for note in report.notes:
             self.view.note(f"{name}: {note}")
         points = list(report.points)
-        if points:
+        if points and report.tokens_per_second:
             rate = {"perf/tokens_per_second": report.tokens_per_second}
             points.append(points[-1]._replace(values=rate))
         self.begin(name).log(points)
@@ -85,13 +85,15 @@ class Book:
 
     def on_end(self, name: str, outcome: Outcome, traceback: str) -> None:
         """How a run ended."""
-        one = self.placed[name][0]
-        result = self.open.get(name)
+        one, run = self.placed[name]
+        result, last = self.open.get(name), self.last.pop(name, None)
+        spent = outcome if outcome.seconds or last is None else last
         if outcome.state != "dropped" or result is not None:  # else it never began
             result = self.begin(name)
+            if spent.seconds and outcome.state != "complete":  # else it is among its metrics
+                result.spent(spent.seconds)
             _settle(result, outcome, traceback)
         self.open.pop(name, None)
-        last = self.last.pop(name, None)
         ended = Ended(
             one,
             outcome.state,
@@ -101,7 +103,9 @@ class Book:
             outcome.reason,
             traceback,
             outcome.step,
-            outcome.seconds or (last.seconds if last else 0.0),
+            spent.seconds,
+            spent.earlier_seconds,
+            int(run.runtime.workers),
         )
         self.view.end(ended)
         self.heard(ended)

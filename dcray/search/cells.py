@@ -76,6 +76,7 @@ class CellSearch:
     load: Callable[[str], RunConfig] | None = None
     _proposals: dict[Any, list[Values]] = field(default_factory=dict)
     _trunks: Trunks | None = None
+    _loaded: dict[str, RunConfig] = field(default_factory=dict)  # by run id
 
     @property
     def cell(self) -> Cell:
@@ -147,8 +148,10 @@ class CellSearch:
             request, trunk = ours[slot]
             edges = plan.all.space.edges(trunk.values, request.config.num_epochs)
             return Winner(request.config, found, slot, tuple(edges))
-        assert self.load is not None, "a result that is not wished for needs the record"
-        return Winner(self.load(found.run_id), found, slot)
+        if found.run_id not in self._loaded:
+            assert self.load is not None, "a result that is not wished for needs the record"
+            self._loaded[found.run_id] = self.load(found.run_id)
+        return Winner(self._loaded[found.run_id], found, slot)
 
     def _confirmations(self, winner: Winner) -> list[Request]:
         """The winner from the start with fresh seeds."""
@@ -171,6 +174,7 @@ class _Ladder:
         self.config = search.wish.search
         self.trunks: list[Trunk] = []
         self.requests: list[list[Request]] = []
+        self.twins: list[tuple[Values, int]] = []  # points of the configuration of a trunk
         self.dropped: set[tuple[int, int]] = set()
         self.complete = True  # no trunk is still to be proposed
         self.num_planned = 0
@@ -227,28 +231,28 @@ class _Ladder:
             self._add([Trunk(values, space.rungs_of(values)) for values in new])
             decision = generation(self.rungs, first, share, self.losses())
             self.dropped |= decision.dropped
-            left = self.all.number - len(self.trunks)
-            exhausted = len(self.trunks) == first
-            if exhausted or left <= 0 or not decision.done:
-                self.complete = exhausted or left <= 0
-                unknown = 0 if exhausted else max(left, 0)
+            left = self.all.number - len(self.trunks) - len(self.twins)
+            if not new or left <= 0 or not decision.done:
+                self.complete = not new or left <= 0
+                unknown = max(left, 0) if new else 0
                 longest = max((box.rungs for box in space.boxes), key=len)
                 self.num_planned = sum(map(len, self.rungs)) + unknown * len(longest)
                 return decision
 
     def _history(self) -> list[tuple[Values, float]]:
         losses = self.losses()
-        return [
-            (trunk.values, trunk_value(self.rungs, losses, number))
-            for number, trunk in enumerate(self.trunks)
-        ]
+        values = [trunk_value(self.rungs, losses, number) for number in range(len(self.trunks))]
+        found = [(trunk.values, values[number]) for number, trunk in enumerate(self.trunks)]
+        return found + [(point, values[number]) for point, number in self.twins]
 
     def _add(self, trunks: Sequence[Trunk]) -> None:
-        """Trunks with their requests; one whose configuration is there already is left out."""
-        seen = {requests[-1].slot for requests in self.requests}
+        """Trunks with their requests; one whose configuration is there already is its twin."""
+        seen = {requests[-1].slot: number for number, requests in enumerate(self.requests)}
         for trunk in trunks:
             requests = self.all.requests(trunk)
-            if requests[-1].slot not in seen:
-                seen.add(requests[-1].slot)
+            number = seen.setdefault(requests[-1].slot, len(self.trunks))
+            if number < len(self.trunks):
+                self.twins.append((trunk.values, number))
+            else:
                 self.trunks.append(trunk)
                 self.requests.append(requests)

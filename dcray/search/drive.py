@@ -20,6 +20,7 @@ from dcray.search.elsewhere import RecordElsewhere
 from dcray.search.execute import Site, train_queue
 from dcray.search.place import place_run
 from dcray.search.queue import Ended, StudyQueue
+from dcray.search.recorded import refuse_other_models
 from dcray.search.request import Reading
 from dcray.search.runner import asha
 from dcray.search.standing import CellLine, cell_line
@@ -31,6 +32,7 @@ from dcray.track.points import Cell
 from dcray.track.rows import Row, source_of
 
 FAILURES = ("failed", "refused", "lost")
+TAG_CHARACTERS = 8000  # MLflow cuts off what is longer, without a word
 
 
 @dataclass
@@ -45,10 +47,18 @@ class Search:
     keep_all: bool = False  # the weights of every run, not the winner's alone
     queue: StudyQueue = field(init=False)
     held: dict[Cell, str] = field(default_factory=dict)  # by whom
+    _searches: dict[Cell, CellSearch] = field(init=False)
     _leases: dict[Cell, Lease] = field(default_factory=dict)
     _theirs: set[Cell] = field(default_factory=set)  # cells that others hold, as last read
     _said: dict[Cell, dict[str, str]] = field(default_factory=dict)
     _chosen: dict[Cell, str] = field(default_factory=dict)  # the result that is marked as winner
+
+    def __post_init__(self) -> None:
+        """The searches last as long as this one: what a sampler proposed is not asked for again."""
+        self._searches = {
+            wish.cell: CellSearch(wish, self.readings[wish.cell], self._load)
+            for wish in self.wishes
+        }
 
     def lines(self) -> list[CellLine]:
         """Where each cell stands, in the study's order."""
@@ -111,12 +121,12 @@ class Search:
     def _read(self) -> None:
         """What the record knows: of cells that are ours it stays so."""
         store, rows = self.site.store, self.site.store.every()
-        self.budget.measured = rows
+        refuse_other_models(self.wishes, rows)
+        self.budget.learn(rows)
         self._chosen = {row.cell: row.run_id for row in rows if row.tags.get("is_winner") == "true"}
-        mine = [wish for wish in self.wishes if wish.cell not in self.held]
         self.queue = StudyQueue(
             store.study,
-            {wish.cell: CellSearch(wish, self.readings[wish.cell], self._load) for wish in mine},
+            {cell: search for cell, search in self._searches.items() if cell not in self.held},
             _known(rows),
             RecordElsewhere(store),
             lambda one: self.budget.allows(one, self.queue.flying.values()),
@@ -208,11 +218,6 @@ class Search:
         """Note on each cell's parent run where its search stands."""
         for cell, lease in self._leases.items():
             line, wish = cell_line(self.queue, cell), self.queue.searches[cell].wish
-            dropped = [
-                f"{config_hash}/{seed}"
-                for (config_hash, seed), found in self.queue.known.get(cell, {}).items()
-                if found.state == "dropped"
-            ]
             tags = {
                 "search_seed": str(wish.file.seed),
                 "search_state": line.state,
@@ -224,7 +229,7 @@ class Search:
                 "edges": ",".join(line.edges),
                 "inherit": wish.recipe.inherit or "",
                 "waits_for": line.note,
-                "dropped": ",".join(dropped),
+                "dropped": dropped_tag(self.queue.known.get(cell, {})),
             }
             if self._said.get(cell) != tags:
                 self._said[cell] = tags
@@ -242,6 +247,13 @@ class Search:
 
     def _load(self, run_id: str) -> RunConfig:
         return RunConfig.model_validate(self.site.store.config(run_id))
+
+
+def dropped_tag(known: Mapping[Slot, Found]) -> str:
+    """What ASHA has stopped, as many as a tag holds: the others go on at the next start."""
+    slots = [slot for slot, found in known.items() if found.state == "dropped"]
+    text = ",".join(f"{config_hash}/{seed}" for config_hash, seed in slots)
+    return text if len(text) <= TAG_CHARACTERS else text[:TAG_CHARACTERS].rpartition(",")[0]
 
 
 def _known(rows: Sequence[Row]) -> dict[Cell, dict[Slot, Found]]:

@@ -62,9 +62,12 @@ class Site:
         with ray_cluster(num_cpus=self.num_cpus, logs=self.home / "logs"):
             import ray
 
-            wait = needs_gpu and named_address() and not ray.cluster_resources().get("GPU", 0)
+            num_gpus = ray.cluster_resources().get("GPU", 0)
+            wait = needs_gpu and named_address() and not num_gpus
             if wait:
                 self.view.note("no GPU in this cluster yet: one is asked for, for up to 20 minutes")
+            elif num_gpus and ray.available_resources().get("GPU", 0) < 1:
+                self.view.note("every GPU of this cluster is in use: waiting for one")
             self.machine = this_machine(gpu_seconds=GPU_SECONDS if wait else 0.0)
             with stop_on_signals(lambda: self.view.note(STOPPING)) as self.stop:
                 yield
@@ -105,14 +108,14 @@ def execute(
                 place_run(one.config, site.machine, view.note)
             hold_corpus(store, corpus, reads)
             with _claimed(store, missing):
-                trained: dict[str, Ended] = {}
+                for one in missing:  # a stop may come before it is handed out
+                    ended[one.name] = Ended(one, "stopped", reason="it was not started")
                 train_queue(
                     FixedQueue(list(missing)),
                     site,
                     [one.config for one in missing],
-                    lambda one: trained.update({one.request.name: one}),
+                    lambda one: ended.update({one.request.name: one}),
                 )
-        ended |= trained
     return [ended[one.name] for one in requests]
 
 
@@ -168,7 +171,9 @@ class _HandOut:
             run = place_run(chain[0].config, self.site.machine, lambda _: None)
         except ConfigError as error:
             self.queue.start(chain)
-            self.book.heard(Ended(chain[0], "refused", reason=str(error)))
+            for one in chain:
+                if self.queue.loss_of(one) is None:
+                    self.book.heard(Ended(one, "refused", reason=str(error)))
             return None
         if not self._room_for(run):
             return None

@@ -6,6 +6,7 @@ and who wins: the dearest candidate, or the winner that the study file ships.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -198,11 +199,14 @@ def _losses(state: State, wish: CellWish) -> dict[Slot, float]:
 
 
 def _forks(state: State, known: Collection[Slot]) -> int:
-    """The states of trunks on disk: one for each branch with a longer one to follow."""
+    """The states of trunks on disk: what the next branch starts from, and what it leaves."""
     out = {one.trunk for one in state.planned if one.slot in state.dropped}
-    return sum(
-        one.save_at_fork and one.trunk not in out and one.slot in known for one in state.planned
+    kept = Counter(
+        one.trunk
+        for one in state.planned
+        if one.save_at_fork and one.trunk not in out and one.slot in known
     )
+    return sum(min(number, 2) for number in kept.values())
 
 
 def _same_trunk(config: RunConfig, wish: CellWish) -> bool:

@@ -26,7 +26,8 @@ class Machine:
     num_gpus: int
     cpu_name: str
     gpu_name: str
-    gpu_bytes: float  # of the smallest GPU; 0 where there is none
+    gpu_bytes: float  # of the GPU that was asked; 0 where there is none
+    node_cpus: tuple[float, ...] = ()  # of each node; none: one node has them all
 
 
 def this_machine(*, gpu_seconds: float = 0.0) -> Machine:
@@ -52,6 +53,7 @@ def this_machine(*, gpu_seconds: float = 0.0) -> Machine:
         platform.processor() or platform.machine(),
         gpu_name,
         gpu_bytes,
+        tuple(node["Resources"].get("CPU", 0.0) for node in ray.nodes() if node["Alive"]),
     )
 
 
@@ -124,11 +126,19 @@ def _refuse_hopeless(config: RunConfig, machine: Machine) -> None:
 
 
 def _check_workers(config: RunConfig, workers: int, device: str, machine: Machine) -> None:
+    """Raise ConfigError for what would wait for ever: each process, a GPU's too, needs its CPUs."""
     problems = batch_problems(config.batch_size, workers, config.runtime.microbatch_size)
-    have = machine.num_gpus if device == "cuda" else int(machine.num_cpus / config.runtime.threads)
-    what = "GPUs" if device == "cuda" else f"CPUs at runtime.threads = {config.runtime.threads}"
-    if workers > have:
-        problems.append(f"runtime.workers ({workers}) must be at most what Ray has: {have} {what}")
+    threads, nodes = config.runtime.threads, machine.node_cpus or (machine.num_cpus,)
+    room, what = sum(int(cpus / threads) for cpus in nodes), f"CPUs at runtime.threads = {threads}"
+    if device == "cuda" and workers > machine.num_gpus:
+        room, what = machine.num_gpus, "GPUs"
+    if not room:
+        problems.append(
+            f"runtime.threads ({threads}) must be at most the CPUs of one node, for each process "
+            f"needs as many, here {max(nodes):g}"
+        )
+    elif workers > room:
+        problems.append(f"runtime.workers ({workers}) must be at most what Ray has: {room} {what}")
     if problems:
         raise ConfigError(problems)
 

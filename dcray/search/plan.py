@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -109,6 +109,13 @@ def gpu_flops(count: int) -> float:
     (small, low), (large, high) = SHARE_AT.items()
     place = math.log(count / small) / math.log(large / small)
     return H100_FLOPS * (low + (high - low) * min(1.0, max(0.0, place)))
+
+
+def typical(config: RunConfig, device: str, workers: int, measured: Sequence[Row]) -> Sequence[Row]:
+    """The result of the median rate alone: for whoever asks often, the same expected time."""
+    rates = ((_rate(row, config, device, workers), at) for at, row in enumerate(measured))
+    rated = sorted((rate, at) for rate, at in rates if rate)
+    return [measured[rated[len(rated) // 2][1]]] if rated else []
 
 
 def planned_vocab_size(config: RunConfig, of_corpus: int | None) -> tuple[int, str]:

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from dcray.config import RunConfig
 from dcray.search.cells import CellSearch, Chain, Found, Slot, State
-from dcray.search.request import Request
+from dcray.search.request import Request, Spot
 from dcray.track.points import Cell
 
 LOST_LIMIT = 3  # how often a run may lose its process without having got further
@@ -30,7 +30,9 @@ class Ended:
     reason: str = ""
     traceback: str = ""
     step: int = 0
-    device_seconds: float = 0.0
+    device_seconds: float = 0.0  # of each of its devices, over all attempts
+    earlier_seconds: float = 0.0  # of them, before this attempt
+    num_devices: int = 1
 
 
 class Queue(Protocol):
@@ -81,15 +83,15 @@ class Retries:
     """Lost processes are tried again; three times where the run never got further."""
 
     def __init__(self) -> None:
-        self._lost: dict[Slot, tuple[int, int]] = {}  # how often, at which step
+        self._lost: dict[Spot, tuple[int, int]] = {}  # how often, at which step
 
     def allow(self, ended: Ended) -> bool:
         """Whether a lost run is tried again; False for every other end."""
         if ended.state != "lost":
             return False
-        times, before = self._lost.get(ended.request.slot, (0, -1))
+        times, before = self._lost.get(ended.request.spot, (0, -1))
         times = 1 if ended.step > before else times + 1
-        self._lost[ended.request.slot] = (times, max(ended.step, before))
+        self._lost[ended.request.spot] = (times, max(ended.step, before))
         return times <= LOST_LIMIT
 
 
@@ -140,8 +142,8 @@ class StudyQueue:
     elsewhere: Elsewhere
     afford: Callable[[Request], bool] = lambda request: True
     only: frozenset[Cell] | None = None
-    flying: dict[Slot, Request] = field(default_factory=dict)
-    trained: dict[Slot, Ended] = field(default_factory=dict)
+    flying: dict[Spot, Request] = field(default_factory=dict)
+    trained: dict[Spot, Ended] = field(default_factory=dict)
     unaffordable: bool = False
     retries: Retries = field(default_factory=Retries)
     _states: dict[Cell, State] = field(default_factory=dict)
@@ -156,7 +158,7 @@ class StudyQueue:
             for cell in self.searches
             if self.only is None or cell in self.only
             for chain in self.state(cell).ready
-            if not any(one.slot in self.flying for one in chain)
+            if not any(one.spot in self.flying for one in chain)
         ]
         able = [chain for chain in found if self.afford(chain[0])]
         self.unaffordable = len(able) < len(found)
@@ -166,15 +168,15 @@ class StudyQueue:
         """It is under way until each of its requests has ended."""
         for one in chain:
             if one.slot not in self.known.get(one.key.cell, {}):
-                self.flying[one.slot] = one
+                self.flying[one.spot] = one
 
     def end(self, ended: Ended) -> None:
         """A result: what it means for its cell, and for those that wait for it, is decided anew."""
         request, slot = ended.request, ended.request.slot
-        self.flying.pop(slot, None)
+        self.flying.pop(request.spot, None)
         if self.retries.allow(ended):
             return
-        self.trained[slot] = ended
+        self.trained[request.spot] = ended
         if ended.state == "stopped":
             return
         self.known.setdefault(request.key.cell, {})[slot] = Found(

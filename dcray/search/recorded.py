@@ -1,4 +1,4 @@
-"""What a record can tell a plan: measured runs, and winners that are known already."""
+"""What a record can tell beforehand: measured runs, winners that are known, another model."""
 
 from __future__ import annotations
 
@@ -6,12 +6,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from dcray.errors import ConfigError
 from dcray.search.elsewhere import WITH_WINNER
+from dcray.search.wish import CellWish
+from dcray.sizes import num_non_embedding_params
 from dcray.track import runs
 from dcray.track.address import resolve_uri
 from dcray.track.corpora import MixedCorporaError
 from dcray.track.points import Cell
 from dcray.track.rows import Row
+
+MODEL = "num_non_embedding_params"  # of a result: its shape in a number
 
 
 def studies_on_record(directory: Path, tracking_uri: str | None) -> list[str]:
@@ -34,6 +39,24 @@ def results_on_record(directory: Path, tracking_uri: str | None) -> tuple[list[R
         except MixedCorporaError as error:
             left_out += error.problems
     return found, left_out
+
+
+def refuse_other_models(wishes: Sequence[CellWish], rows: Sequence[Row]) -> None:
+    """Raise ConfigError where a size's table in the study file was edited since its cell was begun:
+    a result of another model would stand there as the winner.
+    """
+    found = (row for row in rows if row.state == "complete")
+    models = {(row.cell, int(row.params.get(MODEL, 0))) for row in found}
+    now = {wish.cell: num_non_embedding_params(wish.base().shape) for wish in wishes}
+    problems = [
+        f"the results on record of {cell.name} are of another model: {then:,} parameters without "
+        f'embeddings, and "{cell.size}" has {now[cell]:,} now. Give the size another name, or '
+        "--study another"
+        for cell, then in sorted(models, key=lambda pair: (pair[0].name, pair[1]))
+        if cell in now and then not in (0, now[cell])
+    ]
+    if problems:
+        raise ConfigError(problems)
 
 
 def winners_on_record(

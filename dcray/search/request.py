@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 from dcray.config import RunConfig
@@ -13,6 +14,8 @@ from dcray.sections import rows_in
 from dcray.track.points import Cell, Key
 from dcray.train.cost import training_flops
 from dcray.train.schedule import fork_step
+
+Spot = tuple[Cell, str, int]  # Request.spot
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,11 @@ class Request:
         return self.key.config_hash, self.key.seed
 
     @property
+    def spot(self) -> Spot:
+        """The same in a whole study: two recipes may hold one configuration."""
+        return self.key.cell, *self.slot
+
+    @cached_property
     def flops(self) -> float:
         """Exact training FLOPs of what it trains itself."""
         steps = self.config.num_steps

@@ -76,10 +76,10 @@ def _counts(queue: StudyQueue, cell: Cell, state: State) -> tuple[dict[str, int]
     counts = dict.fromkeys(COUNTS, 0)
     known, seconds, running, unknown = queue.known.get(cell, {}), 0.0, 0, 0
     for slot in dict.fromkeys(one.slot for one in state.planned):
-        ended = queue.trained.get(slot)
+        ended = queue.trained.get((cell, *slot))
         if ended is not None:
-            seconds += ended.device_seconds
-        if slot in queue.flying:
+            seconds += ended.device_seconds * ended.num_devices
+        if (cell, *slot) in queue.flying:
             running += 1
         elif ended is not None and ended.state == "dropped":
             counts["stopped"] += 1

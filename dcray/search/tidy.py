@@ -13,7 +13,9 @@ from dcray.track.points import Cell
 
 @dataclass(frozen=True)
 class Tidy:
-    """Deletes what is over: trunks that are out, and runs that are complete and not the best."""
+    """Deletes what is over: trunks that are out, their states that a newer one stands for, and runs
+    that are complete and not the best.
+    """
 
     queue: StudyQueue
     folder: Path
@@ -36,13 +38,24 @@ class Tidy:
         for one in state.planned:
             if one.trunk:
                 trunks.setdefault(one.trunk, []).append(one)
-            over = one.slot in ended and one.slot != best and one.slot not in self.queue.flying
+            over = one.slot in ended and one.slot != best and one.spot not in self.queue.flying
             if over and not self.keep_all:
                 self._delete(one.name)
         for trunk, branches in trunks.items():
-            settled = {*ended, *state.dropped}
-            if all(b.slot in settled and b.slot not in wanted for b in branches):
+            settled = {*ended, *state.dropped} - wanted
+            left = [branch for branch in branches if branch.slot not in settled]
+            if left:
+                self._prune(trunk, left[0].forked_from)
+            else:
                 self._delete(trunk)
+
+    def _prune(self, trunk: str, step: int) -> None:
+        """The state that the next branch starts from stands for all before it."""
+        newest = self.folder / trunk / f"step-{step:08d}"
+        if (newest / "meta.json").is_file():
+            for state in newest.parent.glob("step-*"):
+                if state.name < newest.name:
+                    self._delete(f"{trunk}/{state.name}")
 
     def _delete(self, name: str) -> None:
         shutil.rmtree(self.folder / name, ignore_errors=True)

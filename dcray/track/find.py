@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import re
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,7 @@ from dcray.sections import count_label, parse_count
 from dcray.track.connect import Connection, connect
 from dcray.track.points import Cell
 from dcray.track.rows import Row, row_of, why_unusable, winner
-from dcray.track.runs import experiment_of, results, search
+from dcray.track.runs import PATIENCE_SECONDS, artifact, experiment_of, results, search
 
 FORM = "RUN must be an MLflow run id or STUDY/SIZE/BUDGET/RECIPE"
 
@@ -39,17 +37,10 @@ def find(directory: Path, name: str, *, tracking_uri: str | None = None) -> Row:
 
 def manifest(directory: Path, row: Row, *, tracking_uri: str | None = None) -> dict[str, Any]:
     """The manifest of the corpus that a result was trained on, as it was then."""
-    client = connect(directory, tracking_uri, create=False).client
-    with tempfile.TemporaryDirectory() as place:
-        try:
-            path = client.download_artifacts(row.run_id, "manifest.json", place)
-        except Exception as error:
-            raise ConfigError(
-                f"the artifacts of run {row.run_id} cannot be read ({error}); they belong beside "
-                "the record: copy DIR as a whole"
-            ) from None
-        found: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
-    return found
+    connection = connect(directory, tracking_uri, create=False)
+    return connection.patiently(
+        lambda: artifact(connection, row.run_id, "manifest.json"), seconds=PATIENCE_SECONDS
+    )
 
 
 def _by_id(connection: Connection, run_id: str) -> Row:

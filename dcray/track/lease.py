@@ -107,7 +107,7 @@ def take(connection: Connection, cell: Cell, run_id: str, attempt: str) -> None:
         },
     )
     connection.client.update_run(run_id, status="RUNNING")
-    if connection.uri.startswith("http"):
+    if not connection.uri.startswith("sqlite"):  # another host has a lock of its own
         time.sleep(SETTLE_SECONDS)
         _refuse_if_held(cell, connection.client.get_run(run_id), attempt)
 
@@ -115,13 +115,16 @@ def take(connection: Connection, cell: Cell, run_id: str, attempt: str) -> None:
 def settle(connection: Connection, experiment_id: str, *, attempt: str) -> list[str]:
     """End the RUNNING runs of an experiment whose owner is dead; the ids of those it ended.
 
-    Runs that carry no owner of ours are left alone.
+    Runs that carry no owner of ours are left alone. Called under the lock: none is taken over
+    between the look at it and its end.
     """
     settled: list[str] = []
-    for run in list(runs.search(connection, experiment_id, "attributes.status = 'RUNNING'")):
+    for found in list(runs.search(connection, experiment_id, "attributes.status = 'RUNNING'")):
+        run = connection.client.get_run(found.info.run_id)  # another host has a lock of its own
         tags = run.data.tags
         owner = Owner.from_json(tags.get("dcray.owner"))
-        if owner is None or tags.get("dcray.attempt") == attempt:
+        ended = run.info.status != "RUNNING"
+        if owner is None or ended or tags.get("dcray.attempt") == attempt:
             continue
         if owner.alive(heartbeat_of(tags)):
             continue

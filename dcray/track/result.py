@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from dcray.errors import RecordAwayError
 from dcray.track.points import Key, PointLike, new_metrics
 from dcray.track.writer import Write, Writer
 
@@ -22,7 +23,7 @@ class Result:
 
     Each end returns True where it is on record, False where the record stayed away and all that
     was pending lies in DIR/spill: the driver goes on trying, and the next start replays it.
-    RuntimeError where MLflow refused something for good (kept in DIR/spill too).
+    RecordAwayError where MLflow refused something for good (kept in DIR/spill too).
     """
 
     def __init__(
@@ -60,6 +61,11 @@ class Result:
         if fresh:
             self._nonfinite += fresh
             self._put(tags={"dcray.nonfinite": ", ".join(self._nonfinite[:50])})
+
+    def spent(self, seconds: float) -> None:
+        """The device-seconds of its process over all attempts, also where it comes to no result."""
+        now = round(time.time() * 1000)
+        self._put(metrics=[("device_seconds", seconds, now, self.last_step)])
 
     def artifact(self, name: str, content: str | Path) -> None:
         """Keep a text, or a local file, among the run's artifacts under `name`."""
@@ -138,7 +144,7 @@ class Result:
             return False
         refusal = self._writer.refusal(self.run_id)
         if refusal:
-            raise RuntimeError(f"{self.key.name} is not wholly on record: {refusal}")
+            raise RecordAwayError(f"{self.key.name} is not wholly on record: {refusal}")
         return True
 
 

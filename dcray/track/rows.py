@@ -54,6 +54,11 @@ class Row:
     def cell(self) -> Cell:
         return Cell(self.study, self.size, self.unique_tokens, self.recipe)
 
+    @property
+    def all_device_seconds(self) -> float:
+        """Of all its devices together; 0 where nothing is known of them."""
+        return (self.device_seconds or 0.0) * int(self.tags.get("world_size", 1))
+
 
 def state_of(status: str, tags: Mapping[str, str]) -> str:
     """One of STATES. "complete" is our own tag; MLflow says FINISHED of a run that merely ended."""

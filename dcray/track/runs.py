@@ -8,6 +8,8 @@ that is left out why.
 
 from __future__ import annotations
 
+import json
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +21,7 @@ from dcray.track.corpora import refuse_two
 from dcray.track.owner import Owner
 from dcray.track.points import FORMAT, REMARKS, Cell, Point
 from dcray.track.rows import Row, newest_complete, row_of, why_unusable
+from dcray.track.trouble import waiting_helps
 
 PAGE = 1000
 PATIENCE_SECONDS = 20.0  # a reader's: somebody waits for the answer
@@ -141,6 +144,22 @@ def curves(
     for run_id in run_ids:
         points = points_of(history(connection, run_id, [key, "progress/epoch"]))
         found[run_id] = [(p.epoch, p.values[key]) for p in points if key in p.values]
+    return found
+
+
+def artifact(connection: Connection, run_id: str, name: str) -> dict[str, Any]:
+    """A JSON artifact of a run; ConfigError where there is none. No copy of it is left behind."""
+    with tempfile.TemporaryDirectory() as place:
+        try:
+            path = connection.client.download_artifacts(run_id, name, place)
+        except Exception as error:
+            if waiting_helps(error):
+                raise
+            raise ConfigError(
+                f"the artifacts of run {run_id} cannot be read ({error}); they belong beside the "
+                "record: copy DIR as a whole"
+            ) from None
+        found: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
     return found
 
 

@@ -99,7 +99,8 @@ class Store:
 
         They become KILLED, with a reason; what had finished becomes FINISHED.
         """
-        return self._wait(self._settle_orphans)
+        with self.connection.lock():
+            return self._wait(self._settle_orphans)
 
     def cell(self, cell: Cell, *, tags: Mapping[str, Any] | None = None) -> str:
         """The id of the cell's parent run, made with `tags` where it is not there yet."""
@@ -129,10 +130,8 @@ class Store:
         return self._wait(lambda: runs.latest(self.connection, self.study)[0])
 
     def config(self, run_id: str) -> dict[str, Any]:
-        """The configuration that a result kept as its artifact."""
-        path = self._wait(lambda: self.connection.client.download_artifacts(run_id, "config.json"))
-        found: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
-        return found
+        """The configuration that a result kept as its artifact; ConfigError where it is away."""
+        return self._wait(lambda: runs.artifact(self.connection, run_id, "config.json"))
 
     def cells(self, study: str | None = None) -> list[runs.CellRow]:
         """The cells on record of this study, or of another one; none where it is not there."""

@@ -80,6 +80,12 @@ def patiently(call: Callable[[], T], *, uri: str, seconds: float) -> T:
 
 def sentence(uri: str, error: BaseException) -> str:
     """What is wrong with the record at `uri`, which did not answer, and what to do about it."""
+    if isinstance(error, ModuleNotFoundError):
+        return (
+            f"tracking_uri {redacted(uri)} needs a Python driver of that database, the module "
+            f"{error.name}, which is not installed here; install it, name another driver as in "
+            "postgresql+psycopg2://..., or leave tracking_uri out to use DIR/mlflow.db"
+        )
     if not uri.startswith("sqlite"):
         return (
             f"tracking_uri {redacted(uri)} does not answer ({first_line(error)}); "

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import threading
 import time
@@ -232,11 +233,14 @@ class Writer:
         self._last_beat = time.monotonic()
         with self._changed:
             alive = sorted(self._alive)
-        try:
-            for run_id in alive:
+        for run_id in alive:
+            try:
                 self._connection.client.set_tag(run_id, "dcray.heartbeat", str(time.time()))
-        except Exception as error:  # a heartbeat missed is told by its age
-            _log.debug("no heartbeat: %s", first_line(error))
+            except Exception as error:  # a heartbeat missed is told by its age
+                _log.debug("no heartbeat: %s", first_line(error))
+                if waiting_helps(error):  # nor would the others get through
+                    self._last_beat = -math.inf  # as soon as it answers
+                    return
 
 
 def replay(connection: Connection) -> int:

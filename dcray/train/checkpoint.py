@@ -124,16 +124,16 @@ class Checkpoints:
                 self._put_aside(path, error)
 
     def _load(self, path: Path, model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
-        meta = read_meta(path)
-        check_same(
-            meta["config"], self.config, path, but=() if path.parent == self.folder else TRUNK_FREE
-        )
+        meta, ours = read_meta(path), path.parent == self.folder
+        check_same(meta["config"], self.config, path, but=() if ours else TRUNK_FREE)
         state = _whole_state(model, optimizer)
         self._read(path, state)
         set_state_dict(
             model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optim"]
         )
         progress: dict[str, Any] = meta["progress"]
+        if not ours and path.name != self._own_fork:  # a shorter branch's: its time stays its own
+            progress |= {"seconds": 0.0, "first_step": progress["step"]}
         return progress
 
     def _put_aside(self, path: Path, error: Exception) -> None:
@@ -176,11 +176,14 @@ class Checkpoints:
         alone = self.place.mesh is None
         unwrapped(state_dict_loader.load, state, checkpoint_id=str(path), no_dist=alone)
 
+    @property
+    def _own_fork(self) -> str:
+        return _step(fork_step(self.config.num_steps, self.config.schedule))
+
     def _newest(self) -> Path | None:
         found = steps_in(self.folder)
         if self.trunk is not None:
-            last = _step(fork_step(self.config.num_steps, self.config.schedule))
-            found += [path for path in steps_in(self.trunk) if path.name <= last]
+            found += [path for path in steps_in(self.trunk) if path.name <= self._own_fork]
         return max(found, key=lambda path: (path.name, path.parent == self.folder), default=None)
 
     def _write(

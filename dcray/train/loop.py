@@ -66,7 +66,7 @@ class _Run:
         self.new_points: list[Point] = []
         self.notes: tuple[str, ...] = ()
         self.mark = self.drained = self.saved_at = time.perf_counter()
-        self.mark_step, self.idle, self.report_cost = 0, 0.0, 0.0
+        self.mark_step, self.idle, self.report_cost, self.earlier_seconds = 0, 0.0, 0.0, 0.0
 
     def _build(self) -> None:
         self.model = blank_model(self.config, self.place)
@@ -87,7 +87,7 @@ class _Run:
         points = [Point(*point) for point in state.pop("points")]
         self.progress = Progress(**state, points=points)
         self.new_points = list(points)  # a dead driver may have missed the last of them
-        self.mark_step = self.progress.step
+        self.mark_step, self.earlier_seconds = self.progress.step, self.progress.seconds
         self.next_report = self.progress.step + 1
 
     def steps(self) -> Iterator[Outcome]:
@@ -231,13 +231,10 @@ class _Run:
         return None
 
     def _keep(self, held: Checkpoints, *, due: bool) -> None:
-        """The trunk's state at its fork, from which longer branches go on: their own time starts
-        there. Then an own checkpoint where one is due: it goes on behind the fork.
-        """
+        """The trunk's state at its fork, then an own checkpoint where one is due."""
         began, step = time.perf_counter(), self.progress.step
         if step == self.fork:
-            state = self._state() | {"seconds": 0.0, "first_step": step}
-            held.save_fork(self.model, self.optimizer, state, step=step)
+            held.save_fork(self.model, self.optimizer, self._state(), step=step)
         if due:
             held.save(self.model, self.optimizer, self._state(), step=step)
             self.saved_at = time.perf_counter()
@@ -250,7 +247,8 @@ class _Run:
         progress, points, notes = self.progress, self.new_points, self.notes
         self.new_points, self.notes = [], ()
         where = progress.step, self.config.num_steps, self._epoch(), self._tokens_seen()
-        return Report(*where, progress.seconds, progress.first_step, rate, points, notes)
+        spent = progress.seconds, progress.first_step
+        return Report(*where, *spent, rate, points, self.earlier_seconds, notes)
 
     def _epoch(self) -> float:
         return self.order.epoch_after(self.progress.step)
@@ -265,7 +263,8 @@ class _Run:
         progress = self.progress
         rows = self.order.rows_after(progress.step) - self.order.rows_after(progress.first_step)
         trained = rows * self.config.data.seq_len
-        return Outcome(state, progress.step, progress.seconds, trained_tokens=trained, **more)
+        spent = progress.seconds, self.earlier_seconds
+        return Outcome(state, progress.step, *spent, trained_tokens=trained, **more)
 
     def _record(self, point: Point) -> None:
         self.progress.points.append(point)

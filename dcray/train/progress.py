@@ -20,6 +20,7 @@ class Report:
     first_step: int  # where it forked from its trunk, else 0
     tokens_per_second: float
     points: list[Point]
+    earlier_seconds: float = 0.0  # of them, before this attempt
     notes: tuple[str, ...] = ()  # what a person should know of this run: a damaged checkpoint
 
 
@@ -30,6 +31,7 @@ class Outcome:
     state: str
     step: int
     seconds: float
+    earlier_seconds: float = 0.0  # of them, before this attempt
     val_loss: float | None = None
     val_loss_stderr: float | None = None  # by the draws of an objective that draws
     val_bpb: float | None = None

@@ -182,6 +182,10 @@ def _on_rank(
         partial(fetch_rows, refs, run), validation_rows(refs, run.data.seq_len), refs.mask_id
     )
     assert run.runtime.microbatch_size is not None, "the driver chooses it"
+    on_gpu = place.device.type == "cuda"
+    if on_gpu:  # the process may have trained a larger run before
+        torch.cuda.init()
+        torch.cuda.reset_peak_memory_stats(place.device)
     outcome: Outcome = train(
         run,
         data,
@@ -198,7 +202,7 @@ def _on_rank(
         ),
         should_stop=(leg.folder / STOP_FILE).exists,
     )
-    peak = torch.cuda.max_memory_allocated() if place.device.type == "cuda" else None
+    peak = torch.cuda.max_memory_allocated(place.device) if on_gpu else None
     return asdict(outcome) | {"peak_bytes": peak}
 
 

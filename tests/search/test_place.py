@@ -1,5 +1,7 @@
 """Where a run is computed: decided by what Ray offers, refused where it is hopeless."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -11,6 +13,8 @@ from dcray.train.cost import HEADROOM, memory
 
 CPUS = Machine(num_cpus=2, num_gpus=0, cpu_name="a CPU", gpu_name="", gpu_bytes=0)
 GPUS = Machine(num_cpus=64, num_gpus=8, cpu_name="a CPU", gpu_name="H100", gpu_bytes=80e9)
+ONE_GPU = Machine(num_cpus=4, num_gpus=1, cpu_name="a CPU", gpu_name="H100", gpu_bytes=80e9)
+TWO_NODES = replace(CPUS, num_cpus=6, node_cpus=(3, 3))
 MINI = {"size": "60k", "data.unique_tokens": "16k", "data.seq_len": 128, "batch_size": 8}
 
 
@@ -82,6 +86,11 @@ def test_a_paper_size_on_a_cpu_is_refused_with_days_and_advice():
         ({"runtime__workers": 4}, CPUS, "must be at most what Ray has: 2 CPUs at runtime.threads"),
         ({"runtime__workers": 2, "runtime__threads": 2}, CPUS, "what Ray has: 1 CPUs"),
         ({"runtime__workers": 16, "batch_size": 16}, GPUS, "what Ray has: 8 GPUs"),
+        ({"runtime__threads": 8}, ONE_GPU, "runtime.threads (8) must be at most the CPUs of one n"),
+        ({"runtime__threads": 8}, CPUS, "for each process needs as many, here 2"),
+        ({"runtime__threads": 4}, TWO_NODES, "the CPUs of one node, for each process needs as ma"),
+        ({"runtime__threads": 2, "runtime__workers": 4}, TWO_NODES, "what Ray has: 2 CPUs at"),
+        ({"runtime__threads": 20, "runtime__workers": 4}, GPUS, "what Ray has: 3 CPUs at"),
         ({"runtime__workers": "auto", "batch_size": 12}, GPUS, "nearest: 8 or 16"),
     ],
 )

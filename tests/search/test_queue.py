@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from dcray.config import RunConfig, override
 from dcray.search.boxes import parse_space
+from dcray.search.cells import Found
 from dcray.search.queue import Ended
+from dcray.search.request import Reading, plain_request
 from dcray.search.space import build_space
 from dcray.search.standing import cell_line
 from dcray.search.trunks import warm_points
@@ -74,6 +76,25 @@ def test_generations_give_one_table_too(seed):
             warm = cell.unique_tokens > 8_000
             losses = {slot for slot in alone.known[cell] if slot[1] == 42}
             assert (4 if warm else 6) <= len(losses) <= (12 if warm else 18)
+
+
+def test_two_recipes_of_one_configuration_are_two_cells():
+    """What became of the one's run is not what became of the other's."""
+    recipe = {"objective": "ar", "base": {"num_epochs": 4}}
+    table = {**MINI, "sizes": ["60k"], "budgets": ["8k"], "recipes": {"ar": recipe, "weak": recipe}}
+    queue = queue_of(study_of(table))
+    (one,), (other,) = queue.ready()
+    assert one.slot == other.slot
+    queue.start((one,))
+    assert queue.ready() == [(other,)]
+    queue.start((other,))
+    queue.end(Ended(one, "failed", device_seconds=5.0))
+    queue.end(Ended(other, "complete", 3.0, device_seconds=7.0))
+    first, second = (cell_line(queue, request.key.cell) for request in (one, other))
+    assert (first.counts["failed"], first.counts["finished"]) == (1, 0)
+    assert (second.counts["failed"], second.counts["finished"]) == (0, 1)
+    assert (first.device_seconds, second.device_seconds) == (5.0, 7.0)
+    assert len(queue.trained) == 2
 
 
 def test_the_dearest_ready_segment_comes_first_and_cells_wait_for_winners():
@@ -154,6 +175,25 @@ def test_a_cell_that_was_interrupted_shows_all_of_its_best_result():
     assert line.state == "waiting"
     assert (line.num_epochs, line.lr) == (winner.num_epochs, winner.optim.lr)
     assert line.weight_decay == pytest.approx(winner.optim.weight_decay, rel=5e-3)  # 3 digits
+
+
+def test_a_winner_that_is_not_wished_for_is_read_from_the_record_once():
+    """Where a cell stands is asked after every result; a server is asked for this but once."""
+    table = {**MINI, "sizes": ["60k"], "budgets": ["8k"]}
+    study, asked = study_of(table), []
+    reading = Reading(512, "corpus")
+    other = plain_request(study.wishes[0].base(), study.wishes[0].cell, reading)
+
+    def load(run_id):
+        asked.append(run_id)
+        return other.config
+
+    cell = study.wishes[0].cell
+    queue = queue_of(study, {cell: {other.slot: Found("complete", 0.5, 16, "theirs")}})
+    queue.searches[cell].load = load
+    play(queue)
+    assert queue.state(cell).winner.config == other.config
+    assert asked == ["theirs"]
 
 
 def test_a_longer_longest_run_is_a_new_configuration():
@@ -248,6 +288,22 @@ def test_a_space_that_is_used_up_ends_the_search():
     started = play(queue, concurrency=2)
     assert len(started) == len({(r.key.cell, r.slot) for r in started}) == 6 * 4
     assert all(cell_line(queue, cell).state == "done" for cell in queue.searches)
+
+
+@pytest.mark.parametrize("generation", [1, 2, 3])
+def test_points_that_round_to_one_configuration_do_not_end_the_search(generation):
+    """100 taus and 14 weight decays of 3 digits: each of 12 proposals is another point."""
+    space = [{"num_epochs": [4], "lr": [1e-2], "tau": {"low": 0.9, "high": 1.0}}]
+    search = {"sampler": "gp", "trunks": 12, "generation": generation}
+    table = {**MINI, "sizes": ["60k"], "budgets": ["8k"]}
+    queue = queue_of(study_of({**table, "recipes": {"ar": {"space": space, "search": search}}}))
+    started = play(queue)
+    (search,) = queue.searches.values()
+    proposed = [point for found in search._proposals.values() for point in found]
+    assert len(set(proposed)) == len(proposed) == 12
+    decays = [one.config.optim.weight_decay for one in started]
+    assert len(set(decays)) == len(decays) == queue.state(search.cell).num_planned
+    assert queue.state(search.cell).done
 
 
 def test_a_lost_process_is_tried_again_three_times_without_progress():

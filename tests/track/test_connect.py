@@ -53,6 +53,8 @@ def test_other_addresses_are_refused(tmp_path, uri):
 
 
 def test_a_server_that_is_not_there_is_refused_before_any_work(tmp_path):
+    with pytest.raises(ConfigError, match=r"me:\*\*\*@db/x needs a Python driver .* MySQLdb,"):
+        connect(tmp_path, "mysql://me:secret@db/x", create=True)
     with pytest.raises(ConfigError, match=r"http://me:\*\*\*@127.0.0.1:9 does not answer"):
         connect(tmp_path, "http://me:secret@127.0.0.1:9", create=True)
 

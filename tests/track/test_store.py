@@ -2,7 +2,10 @@
 
 import json
 import math
+import shutil
+import threading
 import time
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -198,6 +201,15 @@ def test_more_than_a_thousand_metrics_in_one_call(store, directory):
     assert len(rows_in_database(directory, result.run_id)) == 4 * 700 + 1
 
 
+def test_a_configuration_is_read_back_and_told_where_its_artifacts_are_away(store, directory):
+    with begin(store) as result:
+        result.finish({"val_loss": 3.0})
+    assert store.config(result.run_id) == {"num_epochs": 16}
+    shutil.rmtree(directory / "artifacts")
+    with pytest.raises(ConfigError, match="belong beside the record: copy DIR as a whole"):
+        store.config(result.run_id)
+
+
 def test_a_changed_parameter_does_not_stop_a_resume(store):
     begin(store).interrupt()
     result = store.begin(key(), config={}, params={**PARAMS, "lr": 1.0, "new": 7})
@@ -209,7 +221,7 @@ def test_a_changed_parameter_does_not_stop_a_resume(store):
 def test_what_mlflow_refuses_is_told_and_kept(store, directory):
     result = begin(store)
     store.writer.put(Write(result.run_id, store.attempt, metrics=[("a (%)", 1.0, 1, 1)]))
-    with pytest.raises(RuntimeError, match="not wholly on record"):
+    with pytest.raises(RecordAwayError, match="not wholly on record"):
         result.finish({"val_loss": 3.0})
     assert len(list((directory / "spill").glob("*.refused"))) == 1
 
@@ -248,18 +260,95 @@ def test_a_cell_is_held_by_one_and_released(store, directory):
     assert runs.cells(directory, study=STUDY)[0].status == "FAILED"
 
 
-@pytest.mark.parametrize(("age", "held"), [(10, True), (60, True), (125, False)])
-def test_another_hosts_cell_is_held_until_its_heartbeat_is_old(store, age, held):
-    run_id = store.claim(CELL).run_id
+def theirs(store, run_id, *, age=0.0):
+    """Another host's driver writes its name on a run; its last heartbeat is `age` seconds old."""
     client = store.connection.client
     client.set_tag(run_id, "dcray.owner", Owner("elsewhere", 1, 1.0).to_json())
     client.set_tag(run_id, "dcray.attempt", "theirs")
     client.set_tag(run_id, "dcray.heartbeat", str(time.time() - age))
+
+
+@pytest.mark.parametrize(("age", "held"), [(10, True), (60, True), (125, False)])
+def test_another_hosts_cell_is_held_until_its_heartbeat_is_old(store, age, held):
+    run_id = store.claim(CELL).run_id
+    theirs(store, run_id, age=age)
     if held:
         with pytest.raises(CellHeldError, match="held by process 1 on elsewhere"):
             store.claim(CELL)
     else:
         assert store.claim(CELL).held()
+
+
+def test_of_two_hosts_that_share_a_database_the_last_writer_holds_the_cell(store):
+    """No server stands between them, and no file lock."""
+    run_id = store.cell(CELL)
+    store.connection = replace(store.connection, uri="postgresql://me@db/x")
+    rival = threading.Timer(0.2, theirs, [store, run_id])
+    rival.start()
+    with pytest.raises(CellHeldError, match="held by process 1 on elsewhere"):
+        store.claim(CELL)
+    rival.join()
+
+
+def test_what_is_taken_over_while_orphans_are_looked_for_stays_running(store, directory):
+    """Two drivers start after a crash: one lists the dead one's runs, the other takes them over."""
+    run_id = store.cell(CELL)
+    with open_store(directory) as other:
+        taking = threading.Thread(target=store.claim, args=[CELL])
+        search = other.connection.client.search_runs
+
+        def listed(*args, **kwargs):
+            page = search(*args, **kwargs)
+            taking.start()
+            taking.join(1.0)  # not before the other is through
+            return page
+
+        store.connection.client.update_run(run_id, status="RUNNING")
+        theirs(store, run_id, age=600)
+        other.connection.client.search_runs = listed
+        try:
+            other.settle_orphans()
+        finally:
+            del other.connection.client.search_runs
+        taking.join()
+        assert runs.cells(directory, study=STUDY)[0].held
+
+
+def test_a_run_that_somebody_deleted_costs_no_other_its_heartbeat(store, monkeypatch):
+    open_runs = sorted(begin(store, key(seed=seed)).run_id for seed in range(3))
+    client = store.connection.client
+    for run_id in open_runs:
+        client.set_tag(run_id, "dcray.heartbeat", "0")
+    client.delete_run(open_runs[0])
+    monkeypatch.setattr("dcray.track.writer.HEARTBEAT_SECONDS", 0.0)
+    store.writer.put(Write(open_runs[1], store.attempt, tags={"x": "y"}))  # wakes the thread
+    assert store.writer.drain(open_runs[1], seconds=10)
+    store.writer.put(Write(open_runs[1], store.attempt, tags={"x": "z"}))
+    assert store.writer.drain(open_runs[1], seconds=10)
+    for run_id in open_runs[1:]:
+        assert float(mlflow_run(store, run_id).data.tags["dcray.heartbeat"]) > 0
+
+
+def test_after_an_outage_the_first_thing_said_is_that_we_live(store, monkeypatch):
+    """Others take a lease whose heartbeat is two minutes old: none should be as old as that."""
+    lease = store.claim(CELL)
+    store.connection.client.set_tag(lease.run_id, "dcray.heartbeat", "0")
+    monkeypatch.setattr("dcray.track.writer.HEARTBEAT_SECONDS", 1.0)
+    set_tag, away = store.connection.client.set_tag, threading.Event()
+
+    def refused(*args):
+        away.set()
+        raise OSError("the server is away")
+
+    store.connection.client.set_tag = refused
+    assert away.wait(10)
+    monkeypatch.setattr("dcray.track.writer.HEARTBEAT_SECONDS", 60.0)
+    store.connection.client.set_tag = set_tag
+    store.writer.put(Write(lease.run_id, store.attempt, tags={"x": "y"}))  # wakes the thread
+    assert store.writer.drain(lease.run_id, seconds=10)
+    store.writer.put(Write(lease.run_id, store.attempt, tags={"x": "z"}))
+    assert store.writer.drain(lease.run_id, seconds=10)
+    assert float(mlflow_run(store, lease.run_id).data.tags["dcray.heartbeat"]) > 0
 
 
 def test_a_lease_that_was_taken_over_knows_it(store):

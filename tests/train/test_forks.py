@@ -111,6 +111,17 @@ def test_a_stopped_branch_goes_on_and_a_lost_trunk_costs_only_time(tmp_path):
     assert again.trained_tokens == 8 * 22 * 16
 
 
+def test_a_run_that_lost_all_but_its_own_fork_keeps_its_time_and_tokens(tmp_path):
+    """Killed between its fork and its next checkpoint: what it took until there was its own."""
+    branch(rung(2), tmp_path)
+    whole, _ = branch(rung(4), tmp_path)
+    shutil.rmtree(tmp_path / "4")
+    again, steps = branch(rung(4), tmp_path)
+    assert min(steps) > fork_step(rung(4).num_steps, rung(4).schedule)
+    assert (again.val_loss, again.trained_tokens) == (whole.val_loss, whole.trained_tokens)
+    assert 0 < again.earlier_seconds < again.seconds
+
+
 def test_a_fork_behind_the_own_fork_is_not_taken(tmp_path):
     """The longest first: its fork lies in the shorter one's decay, or behind its end."""
     alone, _ = run_tiny(rung(2))

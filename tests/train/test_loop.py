@@ -203,9 +203,12 @@ def test_a_run_that_goes_on_draws_no_weights(tmp_path, monkeypatch):
 
 def test_time_is_counted_over_attempts(tmp_path):
     started = time.perf_counter()
-    run_tiny(tiny_config(), folder=tmp_path, stop_at=5)
-    ended, _ = run_tiny(tiny_config(), folder=tmp_path)
+    stopped, _ = run_tiny(tiny_config(), folder=tmp_path, stop_at=5)
+    ended, reports = run_tiny(tiny_config(), folder=tmp_path)
     assert 0 < ended.seconds <= time.perf_counter() - started
+    assert stopped.earlier_seconds == 0
+    assert 0 < ended.earlier_seconds <= stopped.seconds < ended.seconds
+    assert {said.earlier_seconds for said in reports} == {ended.earlier_seconds}
 
 
 def test_reported_rates_count_the_wait_for_a_device_that_is_behind_once(monkeypatch):
