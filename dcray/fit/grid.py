@@ -47,11 +47,15 @@ class Row:
 
 @dataclass(frozen=True)
 class Grid:
-    """The cells of one recipe; losses holds each cell's seeds, in the order of the points."""
+    """The cells of one recipe; losses holds each cell's seeds, in the order of the points.
+
+    bound: "upper bound" where losses are such, else empty.
+    """
 
     recipe: str
     points: Points
     losses: tuple[tuple[float, ...], ...]
+    bound: str = ""
 
     @property
     def seed_noise(self) -> float | None:
@@ -209,7 +213,7 @@ def grid_of(rows: Sequence[Row], recipe: str) -> Grid:
         more={} if np.isnan(epochs).any() else {"num_epochs": epochs},
         weight=None if (counts == counts[0]).all() else counts / counts.mean(),
     )
-    return Grid(recipe, points, losses)
+    return Grid(recipe, points, losses, next((row.bound for row in chosen if row.bound), ""))
 
 
 def _check_cells(recipe: str, cells: Mapping[tuple[int, int], Sequence[Row]]) -> None:

@@ -148,6 +148,11 @@ class Choice:
         """The recipes that have cells, sorted."""
         return tuple(sorted({cell.recipe for cell in self.cells}))
 
+    def label(self, recipe: str) -> str:
+        """ "mdlm (upper bound)" where its losses are bounds, else the name."""
+        bound = next((cell.bound for cell in self.of(recipe) if cell.bound), "")
+        return f"{recipe} ({bound})" if bound else recipe
+
     def of(self, recipe: str) -> tuple[Cell, ...]:
         """The recipe's cells, by budget and size."""
         return tuple(cell for cell in self.cells if cell.recipe == recipe)

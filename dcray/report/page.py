@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any
@@ -48,8 +49,13 @@ def answers(found: Analysis) -> list[str]:
     if found.answer is not None and found.answer.equivalences:
         return [headline(found.answer, recipe) for recipe in found.answer.equivalences]
     if found.answer is not None:
-        law = leading_law(found.answer)
-        return [f"{law} describes {found.baseline} best; there is no second recipe to compare."]
+        law, fits = leading_law(found.answer), found.answer.fits[found.answer.baseline]
+        best = f"{law} describes {found.baseline} best"
+        if not fits[law].describes:
+            best = f"No law describes {found.baseline}: even {law} (lowest AIC) fails"
+        others = len(found.choice.recipes) > 1
+        no_second = "no other recipe has a grid" if others else "there is no second recipe"
+        return [f"{best}; {no_second} to compare."]
     return [f"No law is fitted: {reason}." for reason in found.why_no_fit]
 
 
@@ -64,8 +70,9 @@ def qualifications(found: Analysis) -> list[str]:
             continue
         whole, many = one.found[0], one.found[0].num_pairs > 1
         ends = "" if whole.low is None else f", 95 % interval [{whole.low:+.4f}, {whole.high:+.4f}]"
+        names = [found.choice.label(name) for name in (one.recipe, found.baseline or "")]
         said.append(
-            f"{one.recipe} minus {found.baseline} on {one.seeds}, pair by pair: {whole.mean:+.4f} "
+            f"{' minus '.join(names)} on {one.seeds}, pair by pair: {whole.mean:+.4f} "
             f"nats over {whole.num_pairs} pair{'s' * many}, {whole.wins} lower{ends}."
         )
     said.append(f"Losses: {found.choice.why}.")
@@ -109,13 +116,13 @@ def cost(found: Analysis) -> str:
 def commands(found: Analysis) -> str:
     """The commands that give these figures again."""
     asked = found.asked
-    words = ["dcray analyze", found.study]
+    words = ["dcray", "analyze", found.study]
     words += ["--baseline", asked.baseline] if asked.baseline else []
     words += [word for recipe in asked.recipes for word in ("--recipe", recipe)]
     words += ["--from", asked.source] if asked.source else []
     words += ["--against", found.other.study] if found.other else []
     draws = f"--bootstrap {asked.bootstrap}"
-    return f"{' '.join(words)} {draws}\ndcray fit cells.csv {draws}"
+    return f"{shlex.join(words)} {draws}\ndcray fit cells.csv {draws}"
 
 
 def _hours(seconds: float) -> str:

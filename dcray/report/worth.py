@@ -7,7 +7,7 @@ from typing import Any
 
 from dcray.fit.answer import Answer
 from dcray.fit.efficiency import Equivalence
-from dcray.fit.text import leading_law, leading_method
+from dcray.fit.text import headline, leading_law, leading_method
 from dcray.report.fit_figures import BUDGETS, Drawn
 from dcray.report.style import AbsentError, below, marks, ordered, sheet, short
 
@@ -22,7 +22,7 @@ def worth(found: Answer) -> Drawn:
     }
     shown = {recipe: answers for recipe, answers in shown.items() if answers}
     if not shown:
-        raise AbsentError(f"no amount of {found.baseline}'s data is worth any recipe")
+        raise AbsentError(" ".join(headline(found, recipe) for recipe in found.equivalences))
     longest = max(len({a.law for a in answers}) for answers in shown.values())
     figure, panels = sheet(
         len(shown), 1, height=1.3 + (0.3 + 0.5 * longest) * len(shown), squeeze=False

@@ -14,7 +14,7 @@ from dcray.report import figures, fit_figures, run_figures, study, worth
 from dcray.report.analysis import Asked, analyze
 from dcray.report.style import KINDS, AbsentError, Picture, drawing, save, settle, short, within
 from tests.report.planted import STUDY
-from tests.report.rows import row
+from tests.report.rows import hopeless, row
 
 
 @pytest.fixture(scope="module")
@@ -103,6 +103,47 @@ def test_a_law_that_fails_is_not_drawn(papers):
     for _, alt, figure in (fit_figures.absolute(papers), worth.worth(papers)):
         texts = " ".join(text.get_text() for text in figure.findobj(mpl.text.Text))
         assert "muennighoff_c4" not in texts + alt
+
+
+def test_where_no_law_describes_the_grid_none_is_drawn():
+    found = analyze("s", hopeless(), [], Asked(bootstrap=0))
+    pictures, absent = figures.of_answer(found.answer)
+    assert absent["against-data"] == "no law describes the baseline's grid"
+    (gap,) = [one for one in pictures if one.name == "gap"]
+    assert all(line.get_linestyle() == "None" for line in gap.figure.axes[0].get_lines())
+
+
+def test_a_gap_that_noise_turns_round_is_still_seen():
+    """Chance made less data the better at one size: its marker is not below the axis."""
+    found = analyze("s", hopeless(), [], Asked(bootstrap=0))
+    _, _, figure = fit_figures.gap(found.answer)
+    (axes,) = figure.axes
+    lowest = min(points[:, 1].min() for points in markers(axes))
+    assert axes.get_ylim()[0] < lowest < 0
+
+
+def test_a_limit_that_is_not_identified_is_not_drawn():
+    """What the answer says of infinite models, the figure says as well."""
+    rows = [
+        row(2 + (1e6 / U) ** 0.25, size=str(N), N=N, U=U)
+        for N in (60_000, 120_000, 230_000)
+        for U in (16_000, 32_000, 64_000)
+    ]
+    _, alt, figure = fit_figures.against_data(analyze("s", rows, [], Asked(bootstrap=0)).answer)
+    assert "infinite" not in [text.get_text() for text in figure.legends[0].get_texts()]
+    assert alt.endswith("The limit of infinitely many parameters is not identified here.")
+
+
+def test_a_recipe_may_be_called_by_any_letters(tmp_path):
+    """No name is taken for mathematics."""
+    rows = [
+        row(4 - i / 10, size=str(N), N=N, recipe=recipe)
+        for i, N in enumerate((60_000, 120_000))
+        for recipe in ("ar", "mir $r^$")
+    ]
+    pictures, _ = figures.of_study(analyze("s", rows, [], Asked()))
+    figures.save_all(pictures, tmp_path)
+    assert "mir $r^$" in (tmp_path / "loss-by-size.svg").read_text()
 
 
 def test_curves_epochs_and_mir_options_show_what_was_planted(planted):

@@ -6,11 +6,11 @@ from itertools import pairwise
 
 import pytest
 
-from dcray.report import figures
+from dcray.report import figures, tables
 from dcray.report.analysis import Asked, analyze
 from dcray.report.cells import Left
-from dcray.report.page import page
-from tests.report.rows import row
+from dcray.report.page import answers, commands, page, qualifications
+from tests.report.rows import hopeless, row
 
 VOID = {"meta", "link", "br", "img", "input", "hr"}
 
@@ -134,6 +134,31 @@ def test_without_a_fit_the_page_says_what_is_missing():
     assert "No law is fitted: recipe ar has one model size only" in text
     assert "losses by size need two sizes" in text
     assert reader.all("svg") == []
+
+
+def test_a_baseline_without_a_rival_is_told_as_it_is():
+    """A second recipe that carries no grid is not "no second recipe"; nor is a failure a best."""
+    alone = [one for one in grid() if one.recipe == "ar"]
+    (said,) = answers(analyze("s", alone, [], Asked(bootstrap=0)))
+    assert said.endswith("describes ar best; there is no second recipe to compare.")
+    (said,) = answers(analyze("s", [*alone, grid()[2]], [], Asked(bootstrap=0)))
+    assert said.endswith("describes ar best; no other recipe has a grid to compare.")
+    (said,) = answers(analyze("s", hopeless(), [], Asked(bootstrap=0)))
+    assert said.startswith("No law describes ar: even ")
+
+
+def test_bounds_are_called_so_beside_other_losses():
+    rows = [row(3.0), row(3.1, recipe="mdlm", bound="upper bound")]
+    found = analyze("s", rows, [], Asked())
+    assert "mdlm (upper bound) minus ar on search seed" in qualifications(found)[0]
+    (pairs,), (cells,) = tables.pairs(found), tables.cells(found)
+    assert pairs.rows[0][0] == "mdlm (upper bound)"
+    assert cells.rows[1][-1] == "upper bound"
+
+
+def test_the_commands_can_be_pasted():
+    found = analyze("my study", [row(3.0)], [], Asked())
+    assert commands(found).startswith("dcray analyze 'my study' --bootstrap 200\n")
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
