@@ -417,6 +417,17 @@ def test_the_folder_is_replaced_as_a_whole_or_not_at_all(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["analysis"]
 
 
+def test_an_analysis_that_links_to_another_place_is_replaced_there(tmp_path):
+    place = tmp_path / "disk" / "mine"
+    place.mkdir(parents=True)
+    (tmp_path / "analysis").symlink_to(place)
+    for name in ("one", "two"):
+        with replaced(tmp_path / "analysis") as draft:
+            (draft / name).write_text(name)
+        assert [path.name for path in place.iterdir()] == [name]
+    assert [path.name for path in tmp_path.iterdir() if path.is_symlink()] == ["analysis"]
+
+
 def test_curves_are_those_of_the_winners(directory):
     curve = [(1.0, 5.0), (2.0, 4.0), (3.0, 3.5)]
     with Store.open(directory, study="curves") as store:
