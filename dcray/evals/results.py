@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -100,7 +101,7 @@ def _of_task(
                 chance if accuracy else None,
                 majority if accuracy else None,
                 truncated,
-                {_document(s): s[metric] for s in samples if metric in s},
+                {_document(s): _plain(s[metric]) for s in samples if metric in s},
             )
         )
     return scores
@@ -134,10 +135,11 @@ def standard_error(values: Sequence[Any], aggregate: Callable[[Any], float]) -> 
         error = float(numbers.std(ddof=1)) / math.sqrt(len(values))
         return error if name == "mean" else error * float(aggregate(values))
     rng = np.random.default_rng(0)
-    again = [
-        aggregate([values[i] for i in rng.integers(0, len(values), len(values))])
-        for _ in range(RESAMPLES)
-    ]
+    with warnings.catch_warnings(action="ignore"):  # of draws with one label alone
+        again = [
+            aggregate([values[i] for i in rng.integers(0, len(values), len(values))])
+            for _ in range(RESAMPLES)
+        ]
     return float(np.std(again, ddof=1))
 
 
@@ -165,6 +167,13 @@ def as_metrics(scores: Sequence[TaskScore]) -> dict[str, float]:
 def as_artifacts(scores: Sequence[TaskScore]) -> dict[str, Any]:
     """For the record: the values of every document, so that other runs can be paired with it."""
     return {f"{s.task}/{s.metric}": dict(s.documents) for s in scores}
+
+
+def _plain(value: Any) -> Any:
+    """A document's value as JSON has it: lm-eval leaves numpy's numbers in pairs of them."""
+    if isinstance(value, (tuple, list, np.ndarray)):
+        return [_plain(one) for one in value]
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _document(sample: Mapping[str, Any]) -> str:
