@@ -50,8 +50,8 @@ def test_two_runs_are_paired_by_document():
     assert found.p == 1.0
     (shorter,) = c.compare([first], [score([1.0, 1.0])])
     assert shorter.num_documents == 2
-    (weighted,) = c.compare([score([1.0], "bits_per_byte", documents={"0": (-6.0, 3)})],
-                            [score([1.0], "bits_per_byte", documents={"0": (-3.0, 3)})])  # fmt: skip
+    nats = [score([1.0], "bits_per_byte", documents={"0": (sum_, 3)}) for sum_ in (-6.0, -3.0)]
+    (weighted,) = c.compare(nats[:1], nats[1:])
     assert weighted.difference == pytest.approx(1.0)
     assert weighted.test == "sign flip"
 
