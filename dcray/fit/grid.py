@@ -78,11 +78,14 @@ def read_csv(path: str | Path) -> list[Row]:
         raise ConfigError(
             f"{path} cannot be read: {getattr(error, 'strerror', None) or error}"
         ) from None
-    reader = csv.DictReader(text.splitlines())
-    columns = [name.strip() for name in reader.fieldnames or []]
+    try:
+        reader = csv.DictReader(text.splitlines())
+        columns, lines = [name.strip() for name in reader.fieldnames or []], list(reader)
+    except csv.Error as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from None
     loss = _check_columns(path, columns)
     rows, problems = [], []
-    for number, values in enumerate(reader, start=2):
+    for number, values in enumerate(lines, start=2):
         cleaned = {
             (k or "").strip(): (v or "").strip() for k, v in values.items() if isinstance(v, str)
         }
@@ -119,7 +122,7 @@ def _row(values: Mapping[str, str], loss: str, where: str) -> Row:
         val_loss=_number(loss, values.get(loss, "")),
         num_epochs=_number("num_epochs", epochs) if epochs else math.nan,
         recipe=values.get("recipe", "") or "all",
-        seed=int(_number("seed", seed)) if seed else None,
+        seed=_whole("seed", seed) if seed else None,
         where=where,
         bound=values.get("bound", ""),
     )
@@ -149,6 +152,12 @@ def _number(name: str, text: str) -> float:
         return float(text)
     except ValueError:
         raise ValueError(f"{name} must be a number, got {text!r}") from None
+
+
+def _whole(name: str, text: str) -> int:
+    if not _number(name, text).is_integer():  # nor are nan and inf
+        raise ValueError(f"{name} must be a whole number, got {text!r}")
+    return int(text) if text.isdecimal() else int(float(text))
 
 
 def check_rows(rows: Iterable[Row]) -> None:

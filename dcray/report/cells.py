@@ -256,6 +256,13 @@ def _cell(
     return Cell(best, tuple(candidates), seeds, dict(tags)), left
 
 
+def _minima(cells: Sequence[Cell]) -> str:
+    """What the winners' own losses are."""
+    if all(len(cell.candidates) == 1 for cell in cells):
+        return "each loss is that of its cell's one run"
+    return "all losses are selected minima, which are somewhat low"
+
+
 def _sourced(cells: list[Cell], source: str | None, left: list[Left]) -> Choice:
     """Rule 4."""
     without = [cell for cell in cells if not cell.fresh]
@@ -265,12 +272,12 @@ def _sourced(cells: list[Cell], source: str | None, left: list[Left]) -> Choice:
         why = (
             "every cell has fresh seeds of its winner: losses are means over those"
             if source == "confirmed"
-            else f"{some}, so all losses are selected minima, which are somewhat low"
+            else f"{some}, so {_minima(cells)}"
             + (" (--from confirmed counts those cells alone)" if len(without) < len(cells) else "")
         )
         return Choice(tuple(cells), source, why, tuple(left))
     if source == "search":
-        why = "asked for: all losses are selected minima, which are somewhat low"
+        why = f"asked for: {_minima(cells)}"
         return Choice(tuple(cells), source, why, tuple(left))
     if cells and len(without) == len(cells):
         raise ConfigError(

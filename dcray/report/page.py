@@ -11,7 +11,7 @@ from typing import Any
 
 from dcray import __version__
 from dcray.fit.answer import Answer
-from dcray.fit.text import headline, leading_law, reach
+from dcray.fit.text import has_limit, headline, leading_law, reach
 from dcray.report.analysis import FRESH, Analysis
 from dcray.report.cells import Cell, loss_of
 from dcray.report.figures import why_absent
@@ -80,16 +80,22 @@ def qualifications(found: Analysis) -> list[str]:
 
 
 def _null(found: Answer, recipe: str) -> str:
-    """The paper's own ratio beside what the baseline gets by the same method."""
+    """The paper's own ratio beside what the baseline gets by the same method.
+
+    Nothing where the law describes a grid too badly, or no limit of infinite models is identified.
+    """
     law = leading_law(found)
+    fits = [found.fits[name][law] for name in (found.baseline, recipe)]
+    if not all(one.describes and has_limit(one) for one in fits):
+        return ""
     each = [a for a in found.equivalences[recipe] if (a.law, a.method) == (law, "asymptote")]
     pairs = [(a.data_efficiency, a.null) for a in each if a.data_efficiency and a.null]
     if not pairs:
         return ""
     ratios, nulls = zip(*pairs, strict=True)
     return (
-        f"Its null: by joint fits {found.baseline} is worth 1 of itself. By a curve per budget "
-        f"against the joint limit, {recipe} is worth {reach(ratios)}, but "
+        f"The null of {recipe}: by joint fits {found.baseline} is worth 1 of itself. By a curve "
+        f"per budget against the joint limit, {recipe} is worth {reach(ratios)}, but "
         f"{found.baseline} itself {reach(nulls)}: so that is not the answer."
     )
 

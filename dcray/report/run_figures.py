@@ -115,8 +115,8 @@ def by_size(found: Analysis) -> Drawn:
     sizes = {cell.num_params for cell in found.cells}
     if len(sizes) < 2:
         raise AbsentError("losses by size need two sizes")
-    budgets = sorted({cell.unique_tokens for cell in found.cells})
-    budgets = budgets[:: -(-len(budgets) // MOST_PANELS)]
+    there = sorted({cell.unique_tokens for cell in found.cells})
+    budgets = there[:: -(-len(there) // MOST_PANELS)]
     columns = min(2, len(budgets))
     rows = -(-len(budgets) // columns)
     figure, panels = sheet(rows, columns, height=1.0 + 1.6 * rows, sharex=True, squeeze=False)
@@ -139,10 +139,11 @@ def by_size(found: Analysis) -> Drawn:
     bars = "; bars: all seeds of the winner" if seeds else ""
     title = f"Loss by size{bars}"
     best = min(found.cells, key=lambda cell: cell.loss(found.source))
-    where = f"{len(budgets)} budgets" if len(budgets) > 1 else "1 budget"
+    where = f"{len(there)} budgets" if len(there) > 1 else "1 budget"
+    some = f"{len(budgets)} of " if len(budgets) < len(there) else ""
     alt = (
-        f"Losses by size for {', '.join(found.choice.recipes)} at {where}. The "
-        f"lowest is {best.loss(found.source):.3f} nats, {best.name}."
+        f"Losses by size for {', '.join(found.choice.recipes)} at {some}{where}. The "
+        f"lowest of all is {best.loss(found.source):.3f} nats, {best.name}."
     )
     return title, alt, figure
 

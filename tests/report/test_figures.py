@@ -134,6 +134,17 @@ def test_a_limit_that_is_not_identified_is_not_drawn():
     assert alt.endswith("The limit of infinitely many parameters is not identified here.")
 
 
+def test_budgets_that_have_no_panel_are_told():
+    rows = [
+        row(4 - i / 10 - U / 1e5, size=str(N), N=N, U=U)
+        for i, N in enumerate((60_000, 120_000))
+        for U in (16_000, 32_000, 48_000, 64_000, 96_000)
+    ]
+    _, alt, figure = run_figures.by_size(analyze("s", rows, [], Asked(bootstrap=0)))
+    assert len([axes for axes in figure.axes if axes.get_visible()]) == 3
+    assert "at 3 of 5 budgets" in alt
+
+
 def test_a_recipe_may_be_called_by_any_letters(tmp_path):
     """No name is taken for mathematics."""
     rows = [

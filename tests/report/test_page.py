@@ -1,6 +1,7 @@
 """The page: whole in one file, the answer first, nothing from elsewhere, something for everyone."""
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
 
@@ -154,6 +155,20 @@ def test_bounds_are_called_so_beside_other_losses():
     (pairs,), (cells,) = tables.pairs(found), tables.cells(found)
     assert pairs.rows[0][0] == "mdlm (upper bound)"
     assert cells.rows[1][-1] == "upper bound"
+
+
+def test_no_ratio_is_read_off_a_law_that_fails():
+    both = [*hopeless(), *(replace(one, tags={}, recipe="mir") for one in hopeless())]
+    found = analyze("s", both, [], Asked(bootstrap=0))
+    assert answers(found)[0].startswith("No law leads: even ")
+    assert not [said for said in qualifications(found) if "by joint fits" in said]
+
+
+def test_the_only_run_of_a_cell_is_no_selected_minimum():
+    said = qualifications(analyze("s", [row(3.0)], [], Asked()))[-1]
+    assert said.endswith("so each loss is that of its cell's one run.")
+    two = [row(3.0), row(3.1, config="b")]
+    assert "selected minima" in qualifications(analyze("s", two, [], Asked()))[-1]
 
 
 def test_the_commands_can_be_pasted():
