@@ -58,6 +58,11 @@ class Grid:
     bound: str = ""
 
     @property
+    def label(self) -> str:
+        """ "mdlm (upper bound)" where its losses are bounds, else the recipe's name."""
+        return f"{self.recipe} ({self.bound})" if self.bound else self.recipe
+
+    @property
     def seed_noise(self) -> float | None:
         """Pooled standard deviation of a loss over seeds, in nats; None where no cell has two."""
         repeated = [np.var(cell, ddof=1) * (len(cell) - 1) for cell in self.losses if len(cell) > 1]

@@ -153,7 +153,7 @@ def asymptotes(found: Answer) -> Drawn:
             axes.plot(sizes * 1e9, one.predict(sizes, U), color=look["color"])
             axes.axhline(one.theta[0], color=look["color"], linestyle=":", linewidth=1)
         count_axis(axes.xaxis, found.grids[recipe].points.N * 1e9, most=3)
-        axes.set_title(recipe)
+        axes.set_title(found.grids[recipe].label)
         axes.set_xlabel("parameters")
     below(figure, marks([U * 1e9 for U in budgets]), title=BUDGETS)
     panels.flat[0].set_ylabel(LOSS)

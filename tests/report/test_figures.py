@@ -2,6 +2,7 @@
 
 import re
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 
 import matplotlib as mpl
 import numpy as np
@@ -132,6 +133,17 @@ def test_a_limit_that_is_not_identified_is_not_drawn():
     _, alt, figure = fit_figures.against_data(analyze("s", rows, [], Asked(bootstrap=0)).answer)
     assert "infinite" not in [text.get_text() for text in figure.legends[0].get_texts()]
     assert alt.endswith("The limit of infinitely many parameters is not identified here.")
+
+
+def test_a_bound_is_called_one_in_figures():
+    ar = published.rows("dclm_ar")
+    bounds = [
+        replace(row, recipe="mdlm", val_loss=row.val_loss + 0.1, bound="upper bound") for row in ar
+    ]
+    found = answer([*ar, *bounds], Question(laws=("softq",), recipes=("mdlm",)))
+    for draw in (worth.worth, fit_figures.asymptotes):
+        _, _, figure = draw(found)
+        assert figure.axes[-1].get_title() == "mdlm (upper bound)"
 
 
 def test_budgets_that_have_no_panel_are_told():
