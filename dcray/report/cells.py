@@ -259,7 +259,7 @@ def _cell(
 def _minima(cells: Sequence[Cell]) -> str:
     """What the winners' own losses are."""
     if all(len(cell.candidates) == 1 for cell in cells):
-        return "each loss is that of its cell's one run"
+        return "each loss is that of its cell's only candidate"
     return "all losses are selected minima, which are somewhat low"
 
 

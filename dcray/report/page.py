@@ -114,21 +114,22 @@ def cost(found: Analysis) -> str:
     rows = [*found.rows, *(one.row for one in found.left if one.row is not None)]
     seconds: dict[str, float] = {}
     for row in {row.run_id: row for row in rows}.values():
-        seconds[row.recipe] = seconds.get(row.recipe, 0.0) + (row.device_seconds or 0.0)
+        spent = (row.device_seconds or 0.0) * int(row.tags.get("world_size", 1))  # of each device
+        seconds[row.recipe] = seconds.get(row.recipe, 0.0) + spent
     each = ", ".join(f"{recipe} {_hours(spent)}" for recipe, spent in sorted(seconds.items()))
     return f"Device time of all results: {_hours(sum(seconds.values()))} ({each})."
 
 
 def commands(found: Analysis) -> str:
     """The commands that give these figures again."""
-    asked = found.asked
-    words = ["dcray", "analyze", found.study]
-    words += ["--baseline", asked.baseline] if asked.baseline else []
-    words += [word for recipe in asked.recipes for word in ("--recipe", recipe)]
-    words += ["--from", asked.source] if asked.source else []
-    words += ["--against", found.other.study] if found.other else []
-    draws = f"--bootstrap {asked.bootstrap}"
-    return f"{shlex.join(words)} {draws}\ndcray fit cells.csv {draws}"
+    asked, draws = found.asked, ["--bootstrap", str(found.asked.bootstrap)]
+    compared = ["--baseline", asked.baseline] if asked.baseline else []
+    compared += [word for recipe in asked.recipes for word in ("--recipe", recipe)]
+    read = ["--from", asked.source] if asked.source else []
+    read += ["--against", found.other.study] if found.other else []
+    lines = [["dcray", "analyze", found.study, *compared, *read, *draws]]
+    lines += [["dcray", "fit", "cells.csv", *compared, *draws]] if found.answer else []
+    return "\n".join(map(shlex.join, lines))
 
 
 def _hours(seconds: float) -> str:

@@ -10,7 +10,7 @@ import pytest
 from dcray.report import figures, tables
 from dcray.report.analysis import Asked, analyze
 from dcray.report.cells import Left
-from dcray.report.page import answers, commands, page, qualifications
+from dcray.report.page import answers, commands, cost, page, qualifications
 from tests.report.rows import hopeless, row
 
 VOID = {"meta", "link", "br", "img", "input", "hr"}
@@ -166,14 +166,23 @@ def test_no_ratio_is_read_off_a_law_that_fails():
 
 def test_the_only_run_of_a_cell_is_no_selected_minimum():
     said = qualifications(analyze("s", [row(3.0)], [], Asked()))[-1]
-    assert said.endswith("so each loss is that of its cell's one run.")
+    assert said.endswith("so each loss is that of its cell's only candidate.")
     two = [row(3.0), row(3.1, config="b")]
     assert "selected minima" in qualifications(analyze("s", two, [], Asked()))[-1]
 
 
 def test_the_commands_can_be_pasted():
     found = analyze("my study", [row(3.0)], [], Asked())
-    assert commands(found).startswith("dcray analyze 'my study' --bootstrap 200\n")
+    assert commands(found) == "dcray analyze 'my study' --bootstrap 200"  # nothing can be fitted
+    named = [replace(one, recipe=f"{one.recipe} 1") for one in grid()]
+    found = analyze("s", named, [], Asked("ar 1", ("mir 1",), bootstrap=0))
+    options = "--baseline 'ar 1' --recipe 'mir 1' --bootstrap 0"
+    assert commands(found) == f"dcray analyze s {options}\ndcray fit cells.csv {options}"
+
+
+def test_device_time_counts_every_device():
+    many = replace(row(3.0), tags={"objective": "ar", "world_size": "8"}, device_seconds=100.0)
+    assert cost(analyze("s", [many], [], Asked())).endswith(": 13 min (ar 13 min).")
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
