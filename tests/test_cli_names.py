@@ -6,6 +6,8 @@ import pytest
 from rich.console import Console
 
 from dcray.cli.cells import cells_table
+from dcray.cli.plan_view import _bytes
+from dcray.cli.train import _on_disk
 from dcray.cli.view import LiveView
 from dcray.config import RunConfig
 from dcray.search.queue import Ended
@@ -28,6 +30,11 @@ def test_a_recipe_with_brackets_keeps_them_in_tables():
     request = Request(CELL.recipe, RunConfig(), Key(CELL, "hash", 42), "")
     view.end(Ended(request, "answered", val_loss=3.0))
     assert "60k 16k mir [wide r] seed 42" in shown(view.table())
+
+
+def test_sizes_just_below_a_unit_are_one_of_it():
+    assert [_bytes(size) for size in (999.7e6, 1.5e6, 0)] == ["1 GB", "1.5 MB", "none"]
+    assert [_on_disk(size) for size in (999.7e6, 1.5e6)] == ["1 GB", "1.5 MB"]
 
 
 LONG = "a" * 300

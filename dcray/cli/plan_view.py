@@ -188,6 +188,6 @@ def _hours(hours: float) -> str:
 
 def _bytes(number: float) -> str:
     for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
-        if number >= factor:
+        if number >= factor * 0.9995:  # 999.7 MB are 1 GB, not 1e+03 MB
             return f"{number / factor:.3g} {unit}"
     return f"{number / 1e3:.3g} kB" if number else "none"

@@ -44,7 +44,7 @@ def _cell(value: Any) -> str:
 def _short(count: float, digits: int = 3) -> str:
     """1439273984 -> "1.44b"."""
     for unit, factor in (("b", 1e9), ("m", 1e6), ("k", 1e3)):
-        if count >= factor:
+        if count >= factor * 0.9995:  # 999.7m is 1b, not 1e+03m
             return f"{count / factor:.{digits}g}{unit}"
     return f"{count:.{digits}g}"
 

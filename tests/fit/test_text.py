@@ -9,7 +9,7 @@ import pytest
 from dcray.fit import published
 from dcray.fit.answer import Question, answer
 from dcray.fit.grid import Row
-from dcray.fit.text import answer_text, headline
+from dcray.fit.text import _short, answer_text, headline
 
 
 @pytest.fixture
@@ -55,6 +55,12 @@ def test_without_a_size_in_common_and_without_a_limit_nothing_is_claimed():
     said = headline(answer(rows, Question()), "mir")
     assert said.startswith("What mir is worth cannot be told under ")
     assert "no size of mir is one of ar's" in said
+
+
+def test_a_count_just_below_a_unit_is_one_of_it():
+    assert [_short(count) for count in (999_700_000, 999_400, 1_439_273_984)] == [
+        "1b", "999k", "1.44b",
+    ]  # fmt: skip
 
 
 def test_a_bound_is_called_one_wherever_it_stands_beside_a_loss():
