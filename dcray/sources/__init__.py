@@ -154,6 +154,14 @@ def valid_text(text: str) -> tuple[str, int]:
         return decode_utf8(text.encode("utf-8", errors="surrogatepass"))
 
 
+def text_of(row: Any, column: str) -> str | None:
+    """A row's text; a null is an empty document. None where the row has no text in `column`."""
+    held = row.get(column, 0) if isinstance(row, Mapping) else 0
+    if held is None:
+        return ""
+    return held if isinstance(held, str) else None
+
+
 def tables(documents: Iterable[Document]) -> Iterator[pa.Table]:
     """Documents in tables of bounded size, so that a task never holds a whole file of them."""
     held: list[Document] = []

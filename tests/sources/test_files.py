@@ -46,6 +46,23 @@ def test_a_wrong_column_is_named(tmp_path, kind):
         list(read_file(tmp_path / f"some{kind}", "some", "texts"))
 
 
+def test_a_null_is_an_empty_document_and_a_byte_order_mark_is_none(tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(b'\xef\xbb\xbf{"text": "one"}\n{"text": null}\n')
+    found = [document.text for document in read_file(tmp_path / "a.jsonl", "a")]
+    pyarrow.parquet.write_table(pa.table({"text": ["one", None]}), tmp_path / "a.parquet")
+    assert [d.text for d in read_file(tmp_path / "a.parquet", "a")] == found == ["one", ""]
+    (tmp_path / "b.jsonl").write_text('{"text": 7}\n')
+    with pytest.raises(ConfigError, match='line 1 has no text in "text"'):
+        list(read_file(tmp_path / "b.jsonl", "b"))
+
+
+@pytest.mark.parametrize("line", ["[" * 100_000, '{"text": ' + "9" * 5_000 + "}"])
+def test_json_without_end_is_named(tmp_path, line):
+    (tmp_path / "a.jsonl").write_text(line)
+    with pytest.raises(ConfigError, match=r"a\.jsonl, line 1 is not JSON"):
+        list(read_file(tmp_path / "a.jsonl", "a"))
+
+
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.jsonl.zst", "a.parquet"])
 def test_rubbish_is_named(tmp_path, name):
     (tmp_path / name).write_bytes(b"\x00rubbish\n" * 9)
