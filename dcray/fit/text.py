@@ -93,14 +93,15 @@ def has_limit(one: Fit) -> bool:
 def headline(found: Answer, recipe: str) -> str:
     """The answer in one sentence: like for like, under the leading law, with its interval."""
     law, method = leading_law(found), leading_method(found, recipe)
-    both = [found.fits[name][law].flags for name in (found.baseline, recipe)]
     each = [one for one in found.equivalences[recipe] if (one.law, one.method) == (law, method)]
     ratios = {
         one.unique_tokens: one.data_efficiency for one in each if one.data_efficiency is not None
     }
-    doubts = [flag for flags in both for flag in flags if flag.startswith(FAILS)]
+    both = {name: found.fits[name][law] for name in (found.baseline, recipe)}
+    doubts = {n: f for n, one in both.items() for f in one.flags if f.startswith(FAILS)}
     if doubts:
-        return f"No law leads: even {law} fails on these grids ({doubts[0]})."
+        where = f"{' and '.join(doubts)} ({next(iter(doubts.values()))})"
+        return f"No law leads: even {law} (lowest AIC) fails on the grid of {where}."
     if not each:
         return (
             f"What {recipe} is worth cannot be told under {law}: the limit of infinite models is "
@@ -251,10 +252,11 @@ def _tests(found: Answer) -> list[str]:
     if found.predictions:
         rows = [
             [p.law, _short(p.num_params), _short(p.unique_tokens), f"{p.val_loss:.4f}",
-             "-" if p.low is None else f"[{p.low:.4f}, {p.high:.4f}]"]
+             "-" if p.low is None else f"[{p.low:.4f}, {p.high:.4f}]",
+             "" if found.fits[found.baseline][p.law].describes else "fails on this grid"]
             for p in found.predictions
         ]  # fmt: skip
-        parts.append(table(["predicted by", "N", "U", "loss", "95 %"], rows))
+        parts.append(table(["predicted by", "N", "U", "loss", "95 %", ""], rows))
     return parts
 
 

@@ -57,6 +57,23 @@ def test_without_a_size_in_common_and_without_a_limit_nothing_is_claimed():
     assert "no size of mir is one of ar's" in said
 
 
+def test_which_grid_no_law_describes_and_whose_prediction_it_is():
+    """Chance alone beside a grid that SoftQ describes: it is not said to fail on both."""
+    ar = published.rows("dclm_ar")
+    losses = [3 + (37 * i % 20) / 20 for i in range(len(ar))]
+    chance = [
+        replace(row, recipe="mir", val_loss=loss) for row, loss in zip(ar, losses, strict=True)
+    ]
+    asked = Question(laws=("softq", "muennighoff_c4"), predict=("num_params=3b,unique_tokens=1b",))
+    found = answer([*ar, *chance], asked)
+    said = headline(found, "mir")
+    assert said.startswith("No law leads: even softq (lowest AIC) fails on the grid of mir (")
+    lines = [line.split() for line in answer_text(found).splitlines()]
+    of_law = {words[0]: words for words in lines if words[1:3] == ["3b", "1b"]}
+    assert of_law["muennighoff_c4"][-4:] == ["fails", "on", "this", "grid"]
+    assert of_law["softq"][-1] == "-"
+
+
 def test_a_count_just_below_a_unit_is_one_of_it():
     assert [_short(count) for count in (999_700_000, 999_400, 1_439_273_984)] == [
         "1b", "999k", "1.44b",
