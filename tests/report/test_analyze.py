@@ -209,6 +209,16 @@ def test_two_studies_side_by_side(directory):
     assert "other data" not in shown
 
 
+def test_what_the_other_study_lacks_is_told_of_it(directory):
+    small(directory)
+    with Store.open(directory, study="other") as store:
+        plant(store, Cell("other", "60k", 16_000, "ar"), loss=3.0)
+    asked = ["analyze", "small", "--against", "other", "--recipe", "mir", "--dir", directory]
+    result = invoke(*asked)
+    assert result.exit_code == 2
+    assert 'error: --against other: --recipe: no cell has the recipe "mir"' in result.output
+
+
 def test_two_studies_on_two_corpora_are_told_as_such(directory):
     for name, reads, loss in (("one", "aaaa", 3.75), ("two", "bbbb", 3.0)):
         with Store.open(directory, study=name) as store:
