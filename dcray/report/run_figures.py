@@ -82,7 +82,7 @@ def mir_tuning(found: Analysis) -> Drawn:
     for row in (row for cell in found.cells for row in cell.candidates):
         if all(name in row.params for name in MIR):
             same = (row.num_params, row.unique_tokens, row.num_epochs, row.weight_decay, row.lr)
-            groups.setdefault(same, []).append(row)
+            groups.setdefault((*same, *_others(row)), []).append(row)
     rows = max(groups.values(), key=lambda rows: len({_mir(r) for r in rows}), default=[])
     if len({_mir(row) for row in rows}) < 2:
         raise AbsentError("no cell has results of two settings of MIR's mask ratios or weight")
@@ -95,7 +95,7 @@ def mir_tuning(found: Analysis) -> Drawn:
     axes.set_ylabel(LOSS)
     below(figure)
     where = f"{rows[0].size}, {count_label(rows[0].unique_tokens)} unique tokens"
-    title = f"MIR's options: {where}"
+    title = f"Options of {rows[0].recipe}: {where}"
     best = min(rows, key=loss_of)
     low, high, weight = _mir(best)
     alt = (
@@ -103,6 +103,12 @@ def mir_tuning(found: Analysis) -> Drawn:
         f"mask ratios from {low:g} to {high:g} and weight {weight:g}."
     )
     return title, alt, figure
+
+
+def _others(row: Row) -> list[tuple[str, str]]:
+    """MIR's options besides those that are shown: a mixture of the losses is another recipe."""
+    options = (item for item in row.params.items() if item[0].startswith("objective."))
+    return sorted(item for item in options if item[0] not in MIR)
 
 
 def _mir(row: Row) -> tuple[float, float, float]:

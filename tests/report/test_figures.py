@@ -182,6 +182,22 @@ def test_curves_epochs_and_mir_options_show_what_was_planted(planted):
     assert "from 0 to 0.5 and weight 0.4" in alt
 
 
+def test_two_forms_of_mir_are_not_one_line():
+    """The sum and the mixture of both losses, at the same weights and ratios, are two recipes."""
+    mir = {f"objective.{name}": value for name, value in (
+        ("mask_ratio_min", "0"), ("mask_ratio_max", "0.5"))}  # fmt: skip
+    rows = [
+        row(3 + (recipe == "mixed") + float(weight), recipe=recipe, objective="mir",
+            config=f"{recipe}{weight}",
+            **mir, **{"objective.weight": weight, "objective.mixed": str(recipe == "mixed")})
+        for recipe in ("mir", "mixed") for weight in ("0.2", "0.4")
+    ]  # fmt: skip
+    _, alt, figure = run_figures.mir_tuning(analyze("s", rows, [], Asked()))
+    (line,) = figure.axes[0].get_lines()
+    assert line.get_xydata().tolist() == [[0.2, 3.2], [0.4, 3.4]]
+    assert "MIR's loss at 60k, 16k unique tokens for 2 settings" in alt
+
+
 def test_bars_reach_from_the_lowest_to_the_highest_seed(planted):
     _, _, figure = run_figures.by_size(planted)
     axes = next(a for a in figure.axes if a.get_title() == "U = 32k")
