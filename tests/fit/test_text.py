@@ -8,6 +8,7 @@ import pytest
 
 from dcray.fit import published
 from dcray.fit.answer import Question, answer
+from dcray.fit.as_json import as_json
 from dcray.fit.grid import Row
 from dcray.fit.text import _short, answer_text, headline
 
@@ -89,5 +90,6 @@ def test_a_bound_is_called_one_wherever_it_stands_beside_a_loss():
     found = answer([*ar, *bounds], Question(laws=("softq",), recipes=("mdlm",)))
     note = "Each loss of mdlm is an upper bound, over other tokens."
     assert note in headline(found, "mdlm")
+    assert as_json(found)["recipes"]["mdlm"]["bound"] == "upper bound"
     (pairs,) = [p for p in answer_text(found).splitlines() if p.startswith("mdlm minus ar")]
     assert pairs.endswith(note)
