@@ -81,30 +81,42 @@ def score_tasks(lm: RunLM, tasks: Any, *, limit: int | None = None) -> list[Task
 def _of_task(
     name: str, task: Any, samples: Sequence[Mapping[str, Any]], truncated: float
 ) -> list[TaskScore]:
+    """Of each metric, and of each filter that reads the answers (gsm8k has a strict and a lax)."""
+    by_filter = dict[str, list[Mapping[str, Any]]]()
+    for sample in samples:
+        by_filter.setdefault(sample["filter"], []).append(sample)
     wanted = PAPER_METRICS.get(name) or tuple(task.aggregation())
-    chance, majority = guesses(samples, task)
-    scores = []
-    for metric in wanted:
-        values = [sample[metric] for sample in samples if metric in sample]
-        if not values:
-            continue
-        aggregate = task.aggregation()[metric]
-        accuracy = metric in ACCURACIES
-        scores.append(
-            TaskScore(
-                name,
-                metric,
-                float(aggregate(values)),
-                standard_error(values, aggregate),
-                bool(task.higher_is_better()[metric]),
-                len(values),
-                chance if accuracy else None,
-                majority if accuracy else None,
-                truncated,
-                {_document(s): _plain(s[metric]) for s in samples if metric in s},
-            )
-        )
-    return scores
+    return [
+        _of_metric(name, f"/{reader}" if len(by_filter) > 1 else "", metric, task, its, truncated)
+        for metric in wanted
+        for reader, its in by_filter.items()
+        if any(metric in sample for sample in its)
+    ]
+
+
+def _of_metric(
+    name: str,
+    reader: str,
+    metric: str,
+    task: Any,
+    samples: Sequence[Mapping[str, Any]],
+    truncated: float,
+) -> TaskScore:
+    values = [sample[metric] for sample in samples if metric in sample]
+    chance, majority = guesses(samples, task) if metric in ACCURACIES else (None, None)
+    aggregate = task.aggregation()[metric]
+    return TaskScore(
+        name,
+        f"{metric}{reader}",
+        float(aggregate(values)),
+        standard_error(values, aggregate),
+        bool(task.higher_is_better()[metric]),
+        len(values),
+        chance,
+        majority,
+        truncated,
+        {_document(s): _plain(s[metric]) for s in samples if metric in s},
+    )
 
 
 def guesses(samples: Sequence[Mapping[str, Any]], task: Any) -> tuple[float | None, float | None]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dcray.evals import compare as c
-from dcray.evals.results import TaskScore, guesses, published, standard_error
+from dcray.evals.results import TaskScore, _of_task, guesses, published, standard_error
 
 
 def score(values, metric="acc", **more):
@@ -79,6 +79,31 @@ def test_guesses_are_uniform_and_of_the_commonest_label():
     assert guesses(differing, task) == (0.375, None)  # sciq: always the last is no class
     assert guesses([], SimpleNamespace(OUTPUT_TYPE="loglikelihood")) == (0.0, None)
     assert guesses([], SimpleNamespace(OUTPUT_TYPE="generate_until")) == (None, None)
+
+
+def test_answers_that_two_filters_read_are_two_scores():
+    """gsm8k's strict and lax readers see the same documents: their mean is nobody's score."""
+    task = SimpleNamespace(
+        OUTPUT_TYPE="generate_until",
+        aggregation=lambda: {"exact_match": np.mean},
+        higher_is_better=lambda: {"exact_match": True},
+    )
+
+    def read(by, hits):
+        return [
+            {"filter": by, "doc_id": i, "doc_hash": "a" * 64, "exact_match": hit}
+            for i, hit in enumerate(hits)
+        ]
+
+    strict, lax = read("strict-match", [0.0, 0.0, 1.0]), read("flexible-extract", [1.0, 0.0, 1.0])
+    found = _of_task("gsm8k", task, [*strict, *lax], 0.0)
+    said = [(one.metric, one.value, one.num_documents) for one in found]
+    assert said == [
+        ("exact_match/strict-match", pytest.approx(1 / 3), 3),
+        ("exact_match/flexible-extract", pytest.approx(2 / 3), 3),
+    ]
+    (alone,) = _of_task("gsm8k", task, lax, 0.0)
+    assert alone.metric == "exact_match"
 
 
 def test_standard_errors():
