@@ -36,10 +36,11 @@ def run(monkeypatch, capsys, *words):
 
 
 def test_a_corpus_and_its_summary(monkeypatch, capsys, texts, tmp_path, ray_session):
-    words = ["prepare", f"files:{texts}", "--out", tmp_path / "c", *ASKED]
+    folder = tmp_path / "c [v2]"  # brackets are letters, not markup
+    words = ["prepare", f"files:{texts}", "--out", folder, *ASKED]
     code, out, err = run(monkeypatch, capsys, *words)
-    assert (code, err) == (0, f"preparing {tmp_path / 'c'} from files:{texts}\n")
-    assert "is prepared" in out
+    assert (code, err) == (0, f"preparing {folder} from files:{texts}\n")
+    assert f"{folder} is prepared" in out
     assert "2,000 tokens" in out
     code, out, _ = run(monkeypatch, capsys, *words)
     assert code == 0

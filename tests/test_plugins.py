@@ -206,6 +206,7 @@ PLUGIN = P
         ("def bounds", "def limits", "fails in bounds (NotImplementedError)"),
         ("E, A = theta", "E, A, B = theta", "fails in __call__ (ValueError: not enough values"),
         ("return E + A / (N * U)", "return E", "one loss a cell, got shape () for 4 cells"),
+        ("theta[0] + 0 * U", "theta[0]", "one limit a budget (add 0 * U to a constant), got shape"),
         ("def limit", 'def stages(self):\n        return (("E",),)\n\n    def limit',
          "each name in one of its stages, got E"),
     ],

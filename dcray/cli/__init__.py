@@ -6,6 +6,7 @@ What is slow to import (Ray, torch, MLflow, pydantic) is imported inside the com
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -31,6 +32,7 @@ from dcray.cli.status import status
 from dcray.cli.train import train
 from dcray.errors import ConfigError, RecordAwayError
 
+NO_PATH = (errno.EACCES, errno.ENAMETOOLONG)  # of a path that may not even be looked at
 INTERRUPTED = 130  # how typer passes a Ctrl-C on
 PACKAGES = (
     "torch",
@@ -95,6 +97,11 @@ def main() -> None:
     except (KeyboardInterrupt, typer.Abort):
         err.print("stopped; run the same command again to go on", markup=False)
         sys.exit(STOPPED)
+    except OSError as error:
+        if error.errno not in NO_PATH or error.filename is None:
+            raise
+        err.print(f"error: {error.filename} cannot be used: {error.strerror}", markup=False)
+        sys.exit(BAD_INPUT)
     except Exception as error:
         show = getattr(error, "show", None)  # a missing option, an unknown command
         if show is None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from rich.markup import escape
+
 from dcray.search.standing import COUNTS, CellLine
 
 HEADS = (  # head, what it stands for, whether it is text
@@ -35,7 +37,7 @@ def cells_table(lines: Sequence[CellLine]) -> Any:
     for head, _, text in HEADS:
         table.add_column(head, justify="left" if text else "right", no_wrap=True)
     for line in lines:
-        table.add_row(*cell_texts(line))
+        table.add_row(*map(escape, cell_texts(line)))
     return table
 
 

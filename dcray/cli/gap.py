@@ -36,6 +36,7 @@ def gap(
     dcray gap train/60k/16k/ar train/60k/16k/mir --json
     """
     from dcray.evals.gap import token_gap_of
+    from dcray.report.folder import replaced
     from dcray.report.gap import as_dict, gap_text, write
 
     with progress_bar(quiet=quiet):
@@ -50,8 +51,10 @@ def gap(
             note=lambda text: None if quiet or as_json else err.print(text, markup=False),
         )
     ids = [run.row.run_id[:8] for run in (found.first, found.second)]
-    place = directory / found.second.row.study / "analysis" / f"gap-{'-'.join(ids)}"
-    write(found, place)
+    # not below analysis/, which the next dcray analyze replaces as a whole
+    place = directory / found.second.row.study / "gaps" / "-".join(ids)
+    with replaced(place) as draft:
+        write(found, draft)
     if as_json:
         out.print_json(json.dumps(as_dict(found)))
         return

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from rich.markup import escape
+
 from dcray.cli.console import out, print_wide
 from dcray.errors import plural
 
@@ -19,7 +21,7 @@ def print_plan(found: Comparison, price: float | None) -> None:
     out.print()
     print_wide(_sums_table(found, price))
     if len(found.by_mode) > 1:
-        out.print(f"* what dcray search {found.study} does, as the file stands")
+        out.print(f"* what dcray search {found.study} does, as the file stands", markup=False)
     forks, winners, running = found.disk_bytes
     out.print(
         f"\ndisk: {_bytes(forks + winners)} at most ({_bytes(forks)} of trunks that may go on, "
@@ -74,7 +76,10 @@ def print_suggestion(
 ) -> None:
     """The values, the box around them, and how they were found."""
     size, budget = wanted
-    out.print(f"{size} at {budget} unique tokens, batches of {batch_tokens:,} tokens: start at")
+    out.print(
+        f"{size} at {budget} unique tokens, batches of {batch_tokens:,} tokens: start at",
+        markup=False,
+    )
     rows = {
         "lr": f"{found.lr:g}",
         "tau": f"{found.tau:g} epochs",
@@ -122,7 +127,7 @@ def _cells_table(found: Comparison) -> Any:
     for head in ("confirm runs", "hours") if confirms else ():
         table.add_column(head, justify="right", no_wrap=True)
     for number, cell in enumerate(found.written.cells):
-        texts = [cell.cell.label]
+        texts = [escape(cell.cell.label)]
         for one in found.by_mode.values():
             texts += _texts(one.cells[number].search)
         confirm = cell.confirmations
@@ -183,6 +188,6 @@ def _hours(hours: float) -> str:
 
 def _bytes(number: float) -> str:
     for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
-        if number >= factor:
+        if number >= factor * 0.9995:  # 999.7 MB are 1 GB, not 1e+03 MB
             return f"{number / factor:.3g} {unit}"
     return f"{number / 1e3:.3g} kB" if number else "none"

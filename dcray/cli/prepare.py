@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from dcray.cli.console import err, out, progress_bar, say
 from dcray.errors import ConfigError, plural
@@ -126,7 +127,9 @@ def _print_corpus(folder: Path, manifest: Any, there: bool) -> None:
         rows["bad UTF-8"] = f"{plural(bad.count, 'sequence')} replaced, in {_named(bad)}"
     if manifest.empty_documents.count:
         rows["empty"] = f"left out: {_named(manifest.empty_documents)}"
-    out.print(f"[bold]{folder}[/bold] {'is already there' if there else 'is prepared'}")
+    out.print(
+        f"[bold]{escape(str(folder))}[/bold] {'is already there' if there else 'is prepared'}"
+    )
     for name, text in rows.items():
         out.print(f"  {name:<11} {text}", markup=False)
 

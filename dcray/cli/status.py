@@ -52,7 +52,8 @@ def status(
     if not watch or not out.is_terminal:
         found = lines()
         if not found:
-            out.print(f"{name}: no cell is on record yet; dcray search and dcray train begin one")
+            text = f"{name}: no cell is on record yet; dcray search and dcray train begin one"
+            out.print(text, markup=False)
             return
         print_wide(cells_table(found))
         for note in notes(found):

@@ -219,7 +219,7 @@ def _dry_run(
 
 def _on_disk(size: float) -> str:
     """ "17.3 GB", "0.715 MB"."""
-    return f"{size / 1e9:.3g} GB" if size >= 1e9 else f"{size / 1e6:.3g} MB"
+    return f"{size / 1e9:.3g} GB" if size >= 0.9995e9 else f"{size / 1e6:.3g} MB"
 
 
 def _device(config: RunConfig) -> str:

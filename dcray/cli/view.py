@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from rich.markup import escape
+
 from dcray.cli.console import err
 from dcray.errors import plural
 from dcray.search.queue import Ended
@@ -97,7 +99,7 @@ class LiveView:
         for column in COLUMNS:
             table.add_column(column, justify="left" if column in ("run", "state") else "right")
         for state in self.states.values():
-            table.add_row(*state.cells())
+            table.add_row(*map(escape, state.cells()))
         return table
 
     def _refresh(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import re
 import shutil
 import socket
 from collections.abc import Callable, Iterator, Sequence
@@ -25,17 +26,18 @@ PARTIAL = ".partial-"
 
 @contextmanager
 def partial_folder(out: Path, *, cannot: Callable[[Path, OSError], str]) -> Iterator[Path]:
-    """A folder beside `out` to write in; gone at the end unless it was published.
+    """A folder beside `out` (or what it links to) to write in; gone at the end unless published.
 
     What runs that were killed left there is removed first. A place that cannot be written and a
     full disk are a ConfigError, in the sentence of `cannot`.
     """
     me = psutil.Process()
     owner = f"{socket.gethostname()}-{me.pid}-{int(me.create_time())}"
-    partial = out.parent / f".{out.name}{PARTIAL}{owner}"
+    there = behind_links(out)
+    partial = there.parent / f".{there.name}{PARTIAL}{owner}"
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        remove_stale(out)
+        there.parent.mkdir(parents=True, exist_ok=True)
+        remove_stale(there)
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir()
     except OSError as error:
@@ -50,12 +52,19 @@ def partial_folder(out: Path, *, cannot: Callable[[Path, OSError], str]) -> Iter
         shutil.rmtree(partial, ignore_errors=True)
 
 
+def behind_links(path: Path) -> Path:
+    """Where `path` really lies: a link to a folder cannot be renamed over, and that folder may be
+    on another disk, to which nothing can be renamed.
+    """
+    return Path(os.path.realpath(path))
+
+
 def cannot_prepare(out: Path, error: OSError) -> str:
     """The sentence for a corpus whose place cannot be written, or is full."""
     why = os.strerror(error.errno or 0)
     if error.errno not in NO_SPACE:
         return f"{out} cannot be made ({why}): name a folder that you may write"
-    free = shutil.disk_usage(out.parent).free / 1e9
+    free = shutil.disk_usage(behind_links(out).parent).free / 1e9
     return (
         f"no space left to prepare {out} ({why}; {free:.1f} GB free on its disk): it takes the "
         "source's text once more while it runs, and 2 or 4 bytes a token; nothing was left behind"
@@ -64,10 +73,10 @@ def cannot_prepare(out: Path, error: OSError) -> str:
 
 def remove_stale(out: Path) -> None:
     """Remove the partial folders of `out` whose process on this host is gone."""
-    host = socket.gethostname()
-    for found in out.parent.glob(f".{out.name}{PARTIAL}{host}-*"):
-        pid, _, started = found.name.rpartition(f"{PARTIAL}{host}-")[2].partition("-")
-        if not _alive(int(pid), int(started)):
+    begins = re.escape(f".{out.name}{PARTIAL}{socket.gethostname()}")  # any letters, here as there
+    for found in out.parent.glob(f".*{PARTIAL}*"):
+        owner = re.fullmatch(rf"{begins}-(\d+)-(\d+)", found.name)
+        if owner and not _alive(int(owner[1]), int(owner[2])):
             shutil.rmtree(found, ignore_errors=True)
 
 
@@ -82,8 +91,9 @@ def publish(partial: Path, out: Path) -> None:
     """Make `partial` the corpus `out`: everything on disk, then one rename."""
     for path in (*(p for p in partial.iterdir() if p.is_file()), partial):
         _fsync(path)
-    partial.rename(out)
-    _fsync(out.parent)
+    there = behind_links(out)
+    partial.rename(there)
+    _fsync(there.parent)
 
 
 def _fsync(path: Path) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from dcray.evals.results import TaskScore
 
+WEIGHTED = ("word_perplexity", "byte_perplexity", "bits_per_byte")  # (nats, weight) a document
 FLIPS = 20_000  # sign flips, and resamples of documents
 
 
@@ -37,10 +38,18 @@ class Comparison:
 
 
 def compare(first: Sequence[TaskScore], second: Sequence[TaskScore]) -> list[Comparison]:
-    """Every metric that both have, in the first's order."""
+    """Every metric that both have, in the first's order, and that each document has a value of.
+
+    Of f1 and mcc it has none: those are of all documents together.
+    """
     theirs = {(score.task, score.metric): score for score in second}
     pairs = [(a, theirs[a.task, a.metric]) for a in first if (a.task, a.metric) in theirs]
-    return [_compared(a, b) for a, b in pairs]
+    return [_compared(a, b) for a, b in pairs if _of_documents(a)]
+
+
+def _of_documents(score: TaskScore) -> bool:
+    values = score.documents.values()
+    return score.metric in WEIGHTED or not any(isinstance(v, (tuple, list)) for v in values)
 
 
 def _compared(a: TaskScore, b: TaskScore) -> Comparison:

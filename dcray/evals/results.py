@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -80,30 +81,42 @@ def score_tasks(lm: RunLM, tasks: Any, *, limit: int | None = None) -> list[Task
 def _of_task(
     name: str, task: Any, samples: Sequence[Mapping[str, Any]], truncated: float
 ) -> list[TaskScore]:
+    """Of each metric, and of each filter that reads the answers (gsm8k has a strict and a lax)."""
+    by_filter = dict[str, list[Mapping[str, Any]]]()
+    for sample in samples:
+        by_filter.setdefault(sample["filter"], []).append(sample)
     wanted = PAPER_METRICS.get(name) or tuple(task.aggregation())
-    chance, majority = guesses(samples, task)
-    scores = []
-    for metric in wanted:
-        values = [sample[metric] for sample in samples if metric in sample]
-        if not values:
-            continue
-        aggregate = task.aggregation()[metric]
-        accuracy = metric in ACCURACIES
-        scores.append(
-            TaskScore(
-                name,
-                metric,
-                float(aggregate(values)),
-                standard_error(values, aggregate),
-                bool(task.higher_is_better()[metric]),
-                len(values),
-                chance if accuracy else None,
-                majority if accuracy else None,
-                truncated,
-                {_document(s): s[metric] for s in samples if metric in s},
-            )
-        )
-    return scores
+    return [
+        _of_metric(name, f"/{reader}" if len(by_filter) > 1 else "", metric, task, its, truncated)
+        for metric in wanted
+        for reader, its in by_filter.items()
+        if any(metric in sample for sample in its)
+    ]
+
+
+def _of_metric(
+    name: str,
+    reader: str,
+    metric: str,
+    task: Any,
+    samples: Sequence[Mapping[str, Any]],
+    truncated: float,
+) -> TaskScore:
+    values = [sample[metric] for sample in samples if metric in sample]
+    chance, majority = guesses(samples, task) if metric in ACCURACIES else (None, None)
+    aggregate = task.aggregation()[metric]
+    return TaskScore(
+        name,
+        f"{metric}{reader}",
+        float(aggregate(values)),
+        standard_error(values, aggregate),
+        bool(task.higher_is_better()[metric]),
+        len(values),
+        chance,
+        majority,
+        truncated,
+        {_document(s): _plain(s[metric]) for s in samples if metric in s},
+    )
 
 
 def guesses(samples: Sequence[Mapping[str, Any]], task: Any) -> tuple[float | None, float | None]:
@@ -134,10 +147,11 @@ def standard_error(values: Sequence[Any], aggregate: Callable[[Any], float]) -> 
         error = float(numbers.std(ddof=1)) / math.sqrt(len(values))
         return error if name == "mean" else error * float(aggregate(values))
     rng = np.random.default_rng(0)
-    again = [
-        aggregate([values[i] for i in rng.integers(0, len(values), len(values))])
-        for _ in range(RESAMPLES)
-    ]
+    with warnings.catch_warnings(action="ignore"):  # of draws with one label alone
+        again = [
+            aggregate([values[i] for i in rng.integers(0, len(values), len(values))])
+            for _ in range(RESAMPLES)
+        ]
     return float(np.std(again, ddof=1))
 
 
@@ -165,6 +179,13 @@ def as_metrics(scores: Sequence[TaskScore]) -> dict[str, float]:
 def as_artifacts(scores: Sequence[TaskScore]) -> dict[str, Any]:
     """For the record: the values of every document, so that other runs can be paired with it."""
     return {f"{s.task}/{s.metric}": dict(s.documents) for s in scores}
+
+
+def _plain(value: Any) -> Any:
+    """A document's value as JSON has it: lm-eval leaves numpy's numbers in pairs of them."""
+    if isinstance(value, (tuple, list, np.ndarray)):
+        return [_plain(one) for one in value]
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _document(sample: Mapping[str, Any]) -> str:

@@ -19,7 +19,10 @@ def as_json(found: Answer) -> dict[str, Any]:
     return {
         "baseline": found.baseline,
         "laws": _laws_json(found, found.baseline),
-        "recipes": {recipe: {"laws": _laws_json(found, recipe)} for recipe in found.equivalences},
+        "recipes": {
+            recipe: {"bound": found.grids[recipe].bound or None, "laws": _laws_json(found, recipe)}
+            for recipe in found.equivalences
+        },
         "efficiency": [
             {"recipe": recipe, **asdict(one), "like_for_like": one.like_for_like}
             for recipe, answers in found.equivalences.items()

@@ -47,11 +47,20 @@ class Row:
 
 @dataclass(frozen=True)
 class Grid:
-    """The cells of one recipe; losses holds each cell's seeds, in the order of the points."""
+    """The cells of one recipe; losses holds each cell's seeds, in the order of the points.
+
+    bound: "upper bound" where losses are such, else empty.
+    """
 
     recipe: str
     points: Points
     losses: tuple[tuple[float, ...], ...]
+    bound: str = ""
+
+    @property
+    def label(self) -> str:
+        """ "mdlm (upper bound)" where its losses are bounds, else the recipe's name."""
+        return f"{self.recipe} ({self.bound})" if self.bound else self.recipe
 
     @property
     def seed_noise(self) -> float | None:
@@ -74,11 +83,14 @@ def read_csv(path: str | Path) -> list[Row]:
         raise ConfigError(
             f"{path} cannot be read: {getattr(error, 'strerror', None) or error}"
         ) from None
-    reader = csv.DictReader(text.splitlines())
-    columns = [name.strip() for name in reader.fieldnames or []]
+    try:
+        reader = csv.DictReader(text.splitlines())
+        columns, lines = [name.strip() for name in reader.fieldnames or []], list(reader)
+    except csv.Error as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from None
     loss = _check_columns(path, columns)
     rows, problems = [], []
-    for number, values in enumerate(reader, start=2):
+    for number, values in enumerate(lines, start=2):
         cleaned = {
             (k or "").strip(): (v or "").strip() for k, v in values.items() if isinstance(v, str)
         }
@@ -115,7 +127,7 @@ def _row(values: Mapping[str, str], loss: str, where: str) -> Row:
         val_loss=_number(loss, values.get(loss, "")),
         num_epochs=_number("num_epochs", epochs) if epochs else math.nan,
         recipe=values.get("recipe", "") or "all",
-        seed=int(_number("seed", seed)) if seed else None,
+        seed=_whole("seed", seed) if seed else None,
         where=where,
         bound=values.get("bound", ""),
     )
@@ -145,6 +157,12 @@ def _number(name: str, text: str) -> float:
         return float(text)
     except ValueError:
         raise ValueError(f"{name} must be a number, got {text!r}") from None
+
+
+def _whole(name: str, text: str) -> int:
+    if not _number(name, text).is_integer():  # nor are nan and inf
+        raise ValueError(f"{name} must be a whole number, got {text!r}")
+    return int(text) if text.isdecimal() else int(float(text))
 
 
 def check_rows(rows: Iterable[Row]) -> None:
@@ -209,7 +227,7 @@ def grid_of(rows: Sequence[Row], recipe: str) -> Grid:
         more={} if np.isnan(epochs).any() else {"num_epochs": epochs},
         weight=None if (counts == counts[0]).all() else counts / counts.mean(),
     )
-    return Grid(recipe, points, losses)
+    return Grid(recipe, points, losses, next((row.bound for row in chosen if row.bound), ""))
 
 
 def _check_cells(recipe: str, cells: Mapping[tuple[int, int], Sequence[Row]]) -> None:

@@ -16,6 +16,8 @@ NO_INTERVAL = "No interval is drawn: --bootstrap 1000 gives one."
 
 if TYPE_CHECKING:
     from dcray.fit.answer import Answer
+    from dcray.fit.efficiency import Equivalence
+    from dcray.fit.fit import Fit
     from dcray.fit.paired import Paired
     from dcray.fit.reproduce import Check
 
@@ -42,7 +44,7 @@ def _cell(value: Any) -> str:
 def _short(count: float, digits: int = 3) -> str:
     """1439273984 -> "1.44b"."""
     for unit, factor in (("b", 1e9), ("m", 1e6), ("k", 1e3)):
-        if count >= factor:
+        if count >= factor * 0.9995:  # 999.7m is 1b, not 1e+03m
             return f"{count / factor:.{digits}g}{unit}"
     return f"{count:.{digits}g}"
 
@@ -56,9 +58,8 @@ def answer_text(found: Answer) -> str:
     parts += [f"left out: {reason}" for reason in found.excluded]
     for recipe in found.equivalences:
         parts += [headline(found, recipe), worth_text(found, recipe)]
-        parts += (
-            [_pairs(recipe, found.baseline, found.pairs[recipe])] if found.pairs[recipe] else []
-        )
+        if pairs := found.pairs[recipe]:
+            parts.append(_pairs(recipe, found.baseline, pairs) + bound_note(found, recipe))
     for recipe in found.fits:
         parts += [fits_text(found, recipe)]
     parts += _tests(found)
@@ -80,44 +81,73 @@ def leading_law(found: Answer) -> str:
 def leading_method(found: Answer, recipe: str) -> str:
     """ "joint" (infinite models) where the leading law identifies that limit, else "finite"."""
     law = leading_law(found)
-    both = [found.fits[name][law].flags for name in (found.baseline, recipe)]
-    limit = not any(flag.startswith(NO_LIMIT) for flags in both for flag in flags)
-    return "joint" if limit else "finite"
+    limits = [has_limit(found.fits[name][law]) for name in (found.baseline, recipe)]
+    return "joint" if all(limits) else "finite"
+
+
+def has_limit(one: Fit) -> bool:
+    """Whether the grid identifies the law's limit of infinite models."""
+    return not any(flag.startswith(NO_LIMIT) for flag in one.flags)
 
 
 def headline(found: Answer, recipe: str) -> str:
     """The answer in one sentence: like for like, under the leading law, with its interval."""
     law, method = leading_law(found), leading_method(found, recipe)
-    both = [found.fits[name][law].flags for name in (found.baseline, recipe)]
-    joint = [one for one in found.equivalences[recipe] if (one.law, one.method) == (law, method)]
+    each = [one for one in found.equivalences[recipe] if (one.law, one.method) == (law, method)]
     ratios = {
-        one.unique_tokens: one.data_efficiency for one in joint if one.data_efficiency is not None
+        one.unique_tokens: one.data_efficiency for one in each if one.data_efficiency is not None
     }
-    doubts = [flag for flags in both for flag in flags if flag.startswith(FAILS)]
+    both = {name: found.fits[name][law] for name in (found.baseline, recipe)}
+    doubts = {n: f for n, one in both.items() for f in one.flags if f.startswith(FAILS)}
     if doubts:
-        return f"No law leads: even {law} fails on these grids ({doubts[0]})."
+        where = f"{' and '.join(doubts)} ({next(iter(doubts.values()))})"
+        return f"No law leads: even {law} (lowest AIC) fails on the grid of {where}."
+    if not each:
+        return (
+            f"What {recipe} is worth cannot be told under {law}: the limit of infinite models is "
+            f"not identified here, and no size of {recipe} is one of {found.baseline}'s."
+        )
     if not ratios:
         return f"No amount of {found.baseline}'s data is worth {recipe} under {law}."
-    times, between = by_budget(ratios), ""
-    if all(one.low is not None and one.high is not None for one in joint):
-        low, high = min(one.low or 0 for one in joint), max(one.high or 0 for one in joint)
-        times = f"{reach([*ratios.values()])} times"
-        between = f" (95 % intervals {low:.2f} to {high:.2f})"
+    without = [count_label(round(one.unique_tokens)) for one in each if one.status == "none"]
+    times, between = by_budget(ratios, every=not without), ""
+    if found.resamples:
+        between = f" (95 % intervals {_ends(each)})"
+        times = times if without else f"{reach([*ratios.values()])} times"
     where = "infinite models"
     if method == "finite":
-        size = max(one.num_params or 0 for one in joint)
+        size = max(one.num_params or 0 for one in each)
         where = f"at {_short(size)} parameters: the limit of infinite models is not identified here"
     text = f"{recipe} is worth {times} {found.baseline}'s unique data{between}"
     text = f"{text}, like for like under {law} (lowest AIC), {where}."
+    text += f" At {', '.join(without)} no amount of it is." if without else ""
+    text += bound_note(found, recipe)
     return text if found.resamples or found.no_intervals else f"{text} {NO_INTERVAL}"
 
 
-def by_budget(ratios: Mapping[float, float]) -> str:
+def _ends(each: Sequence[Equivalence]) -> str:
+    """From the lowest to the highest end of the intervals; one without an end has none."""
+    lows = [one.low for one in each if one.low is not None]
+    highs = [one.high for one in each if one.high is not None]
+    low = f"{min(lows):.2f}" if len(lows) == len(each) else "no lower end"
+    high = f"{max(highs):.2f}" if len(highs) == len(each) else "no upper end"
+    return f"{low} to {high}"
+
+
+def bound_note(found: Answer, recipe: str) -> str:
+    """A sentence where the losses of one of the two are bounds, else ""."""
+    names = [name for name in (recipe, found.baseline) if found.grids[name].bound]
+    said = f"an {found.grids[names[0]].bound}, over other tokens" if names else ""
+    return f" Each loss of {' and '.join(names)} is {said}." if names else ""
+
+
+def by_budget(ratios: Mapping[float, float], *, every: bool = True) -> str:
     """ "1.05 times (at 300m) to 1.14 times (at 100m)": the ends of {budget in tokens: ratio}."""
     low, high = (end(ratios, key=lambda U: ratios[U]) for end in (min, max))
     if f"{ratios[low]:.2f}" == f"{ratios[high]:.2f}":
-        where = f"at {count_label(round(low))}" if len(ratios) == 1 else "at each budget"
-        return f"{ratios[low]:.2f} times ({where})"
+        labels = ", ".join(count_label(round(U)) for U in ratios)
+        where = "each budget" if every and len(ratios) > 1 else labels
+        return f"{ratios[low]:.2f} times (at {where})"
     ends = (f"{ratios[U]:.2f} times (at {count_label(round(U))})" for U in (low, high))
     return " to ".join(ends)
 
@@ -179,11 +209,8 @@ def _pairs(recipe: str, baseline: str, pairs: Sequence[Paired]) -> str:
         f"{recipe} minus {baseline} over {equal}: "
         f"{whole.mean:+.4f} nats, {whole.wins} of {whole.num_pairs} lower"
     )
-    return (
-        text
-        if whole.low is None
-        else f"{text}, 95 % interval [{whole.low:+.4f}, {whole.high:+.4f}]"
-    )
+    ends = "" if whole.low is None else f", 95 % interval [{whole.low:+.4f}, {whole.high:+.4f}]"
+    return f"{text}{ends}."
 
 
 def fit_columns(found: Answer, recipe: str) -> tuple[list[str], list[list[Any]]]:
@@ -225,10 +252,11 @@ def _tests(found: Answer) -> list[str]:
     if found.predictions:
         rows = [
             [p.law, _short(p.num_params), _short(p.unique_tokens), f"{p.val_loss:.4f}",
-             "-" if p.low is None else f"[{p.low:.4f}, {p.high:.4f}]"]
+             "-" if p.low is None else f"[{p.low:.4f}, {p.high:.4f}]",
+             "" if found.fits[found.baseline][p.law].describes else "fails on this grid"]
             for p in found.predictions
         ]  # fmt: skip
-        parts.append(table(["predicted by", "N", "U", "loss", "95 %"], rows))
+        parts.append(table(["predicted by", "N", "U", "loss", "95 %", ""], rows))
     return parts
 
 
@@ -238,15 +266,10 @@ def reproduce_text(checks: Sequence[Check], lines: Sequence[dict[str, Any]]) -> 
     for name, group in groupby(checks, key=lambda check: check.table):
         each = list(group)
         rows = [
-            [
-                c.what,
-                _figure(c.expected),
-                _figure(c.ours),
-                f"{c.tolerance:g}",
-                "ok" if c.ok else "OUTSIDE",
-            ]
+            [c.what, _figure(c.expected), _figure(c.ours), f"{c.tolerance:g}",
+             "ok" if c.ok else "OUTSIDE"]
             for c in each
-        ]
+        ]  # fmt: skip
         notes = sorted({c.note for c in each if c.note})
         parts.append(
             "\n".join([f"{name}", table(["", "print", "ours", "tolerance", ""], rows), *notes])

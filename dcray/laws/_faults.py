@@ -40,11 +40,14 @@ def _call(law: Law, example: tuple[float, ...], grid: Points) -> list[str]:
     try:
         with np.errstate(all="ignore"):
             loss: Any = law(example, grid.N, grid.U, **grid.more)
-            law.limit(example, grid.U)
+            limit: Any = law.limit(example, grid.U)
     except Exception as error:
         return [_cannot(error)]
     if np.shape(loss) != grid.N.shape:
         return [f"must give one loss a cell, got shape {np.shape(loss)} for {len(grid.N)} cells"]
+    if np.shape(limit) != grid.U.shape:
+        got = f"got shape {np.shape(limit)} for {len(grid.U)} budgets"
+        return [f"must give one limit a budget (add 0 * U to a constant), {got}"]
     return []
 
 

@@ -148,6 +148,11 @@ class Choice:
         """The recipes that have cells, sorted."""
         return tuple(sorted({cell.recipe for cell in self.cells}))
 
+    def label(self, recipe: str) -> str:
+        """ "mdlm (upper bound)" where its losses are bounds, else the name."""
+        bound = next((cell.bound for cell in self.of(recipe) if cell.bound), "")
+        return f"{recipe} ({bound})" if bound else recipe
+
     def of(self, recipe: str) -> tuple[Cell, ...]:
         """The recipe's cells, by budget and size."""
         return tuple(cell for cell in self.cells if cell.recipe == recipe)
@@ -251,6 +256,13 @@ def _cell(
     return Cell(best, tuple(candidates), seeds, dict(tags)), left
 
 
+def _minima(cells: Sequence[Cell]) -> str:
+    """What the winners' own losses are."""
+    if all(len(cell.candidates) == 1 for cell in cells):
+        return "each loss is that of its cell's only candidate"
+    return "all losses are selected minima, which are somewhat low"
+
+
 def _sourced(cells: list[Cell], source: str | None, left: list[Left]) -> Choice:
     """Rule 4."""
     without = [cell for cell in cells if not cell.fresh]
@@ -260,12 +272,12 @@ def _sourced(cells: list[Cell], source: str | None, left: list[Left]) -> Choice:
         why = (
             "every cell has fresh seeds of its winner: losses are means over those"
             if source == "confirmed"
-            else f"{some}, so all losses are selected minima, which are somewhat low"
+            else f"{some}, so {_minima(cells)}"
             + (" (--from confirmed counts those cells alone)" if len(without) < len(cells) else "")
         )
         return Choice(tuple(cells), source, why, tuple(left))
     if source == "search":
-        why = "asked for: all losses are selected minima, which are somewhat low"
+        why = f"asked for: {_minima(cells)}"
         return Choice(tuple(cells), source, why, tuple(left))
     if cells and len(without) == len(cells):
         raise ConfigError(

@@ -14,7 +14,7 @@ from dcray.fit.answer import Answer
 from dcray.fit.curve import curves
 from dcray.fit.diagnose import model_gap
 from dcray.fit.fit import Fit
-from dcray.fit.text import leading_law
+from dcray.fit.text import has_limit, leading_law
 from dcray.laws._law import Points
 from dcray.report.style import (
     HEIGHT,
@@ -42,6 +42,7 @@ def gap(found: Answer) -> Drawn:
         raise AbsentError("a gap needs two sizes at two budgets, the largest among them")
     figure, axes = sheet()
     largest, laws = float(points.U.max()), [n for n in GAP_LAWS if n in _plain(found)]
+    lowest = min(min(by_size.values()) for by_size in gaps.values())  # noise may turn a gap round
     sizes = np.geomspace(points.N.min(), points.N.max(), 60)
     for i, (U, by_size) in enumerate(sorted(gaps.items())):
         look = ordered(i, len(gaps))
@@ -57,7 +58,8 @@ def gap(found: Answer) -> Drawn:
     count_axis(axes.xaxis, points.N * 1e9)
     axes.set_xlabel("parameters")
     axes.set_ylabel(f"loss minus loss at {short(largest * 1e9)} (nats)")
-    axes.set_ylim(bottom=0)
+    if lowest >= 0:
+        axes.set_ylim(bottom=0)
     below(figure, title=BUDGETS)
     title = f"{found.baseline}: what less data costs, by size"
     first = gaps[min(gaps)]
@@ -104,6 +106,8 @@ def against_data(found: Answer) -> Drawn:
     """The baseline against unique tokens: each size, and infinitely many parameters."""
     points, law = found.grids[found.baseline].points, leading_law(found)
     one = found.fits[found.baseline][law]
+    if not one.describes:
+        raise AbsentError("no law describes the baseline's grid")
     figure, axes = sheet()
     budgets = np.geomspace(points.U.min(), points.U.max() * 2, 60)
     sizes = np.unique(points.N)
@@ -115,18 +119,21 @@ def against_data(found: Answer) -> Drawn:
             axes.plot(points.U[at] * 1e9, (points.L + one.residuals)[at], color=look["color"])
         else:
             axes.plot(budgets * 1e9, one.predict(N, budgets), color=look["color"])
-    axes.plot(budgets * 1e9, one.limit(budgets), "k--", label="infinite")
+    if has_limit(one):
+        axes.plot(budgets * 1e9, one.limit(budgets), "k--", label="infinite")
     count_axis(axes.xaxis, points.U * 1e9)
     axes.set_xlabel("unique tokens")
     axes.set_ylabel(LOSS)
     below(figure, title="parameters")
     title = f"{found.baseline} against data ({law})"
     low, high = float(one.limit(points.U.max())), float(one.limit(points.U.min()))
-    alt = (
-        f"Losses of {found.baseline} fall with unique tokens at each of {len(sizes)} sizes. With "
-        f"infinitely many parameters {law} goes from {high:.3f} at {short(points.U.min() * 1e9)} "
-        f"tokens to {low:.3f} at {short(points.U.max() * 1e9)}."
+    limit = (
+        f"With infinitely many parameters {law} goes from {high:.3f} at "
+        f"{short(points.U.min() * 1e9)} tokens to {low:.3f} at {short(points.U.max() * 1e9)}."
+        if has_limit(one)
+        else "The limit of infinitely many parameters is not identified here."
     )
+    alt = f"Losses of {found.baseline} against unique tokens at each of {len(sizes)} sizes. {limit}"
     return title, alt, figure
 
 
@@ -146,7 +153,7 @@ def asymptotes(found: Answer) -> Drawn:
             axes.plot(sizes * 1e9, one.predict(sizes, U), color=look["color"])
             axes.axhline(one.theta[0], color=look["color"], linestyle=":", linewidth=1)
         count_axis(axes.xaxis, found.grids[recipe].points.N * 1e9, most=3)
-        axes.set_title(recipe)
+        axes.set_title(found.grids[recipe].label)
         axes.set_xlabel("parameters")
     below(figure, marks([U * 1e9 for U in budgets]), title=BUDGETS)
     panels.flat[0].set_ylabel(LOSS)
@@ -204,8 +211,9 @@ def _shown(fits: Mapping[str, Fit]) -> list[str]:
 
 
 def _plain(found: Answer) -> list[str]:
-    """The baseline's laws that read nothing but N and U."""
-    return [name for name, one in found.fits[found.baseline].items() if not one.law.needs]
+    """The baseline's laws that describe it and read nothing but N and U."""
+    fits = found.fits[found.baseline]
+    return [name for name, one in fits.items() if one.describes and not one.law.needs]
 
 
 def _curve(one: Fit, points: Points, U: float) -> tuple[Any, Any]:

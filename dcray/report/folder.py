@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dcray.corpus.folder import partial_folder
+from dcray.corpus.folder import behind_links, partial_folder
 from dcray.errors import ConfigError
 
 
@@ -19,6 +19,7 @@ def replaced(folder: Path) -> Iterator[Path]:
     A process that was killed between the two renames leaves the old one as `.NAME.old`, and the
     next call puts it back first. Raises ConfigError where the place cannot be written or is full.
     """
+    folder = behind_links(folder)
     old = folder.with_name(f".{folder.name}.old")
     try:
         with partial_folder(folder, cannot=_cannot) as draft:

@@ -6,7 +6,7 @@ import csv
 import html
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from io import StringIO
 from itertools import pairwise
 from pathlib import Path
@@ -57,8 +57,7 @@ def _headline(found: Found) -> str:
 
 
 def write(found: Found, folder: Path) -> list[Path]:
-    """gap.json, tokens.csv, three figures and section.html; their paths."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """gap.json, tokens.csv, three figures and section.html, in a folder that is there."""
     figures = {"tails": _tails_figure(found), "position": _position_figure(found),
                "kinds": _kinds_figure(found)}  # fmt: skip
     texts = {f"{name}.svg": svg for name, svg in figures.items() if svg}
@@ -134,8 +133,7 @@ def _line(token: Token) -> str:
 
 def _csv(found: Found) -> str:
     out = StringIO()
-    fields = ["favors", *asdict(found.favors_b[0])] if found.favors_b else ["favors"]
-    writer = csv.DictWriter(out, fields or ["favors"])
+    writer = csv.DictWriter(out, ["favors", *(field.name for field in fields(Token))])
     writer.writeheader()
     for name, tokens in (("B", found.favors_b), ("A", found.favors_a)):
         writer.writerows({"favors": name} | asdict(token) for token in tokens)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
 from dcray import __version__
 from dcray.fit.answer import Answer
-from dcray.fit.text import headline, leading_law, reach
+from dcray.fit.text import has_limit, headline, leading_law, reach
 from dcray.report.analysis import FRESH, Analysis
 from dcray.report.cells import Cell, loss_of
 from dcray.report.figures import why_absent
@@ -50,8 +51,13 @@ def answers(found: Analysis) -> list[str]:
     if found.answer is not None and found.answer.equivalences:
         return [headline(found.answer, recipe) for recipe in found.answer.equivalences]
     if found.answer is not None:
-        law = leading_law(found.answer)
-        return [f"{law} describes {found.baseline} best; there is no second recipe to compare."]
+        law, fits = leading_law(found.answer), found.answer.fits[found.answer.baseline]
+        best = f"{law} describes {found.baseline} best"
+        if not fits[law].describes:
+            best = f"No law describes {found.baseline}: even {law} (lowest AIC) fails"
+        others = len(found.choice.recipes) > 1
+        no_second = "no other recipe has a grid" if others else "there is no second recipe"
+        return [f"{best}; {no_second} to compare."]
     return [f"No law is fitted: {reason}." for reason in found.why_no_fit]
 
 
@@ -66,8 +72,9 @@ def qualifications(found: Analysis) -> list[str]:
             continue
         whole, many = one.found[0], one.found[0].num_pairs > 1
         ends = "" if whole.low is None else f", 95 % interval [{whole.low:+.4f}, {whole.high:+.4f}]"
+        names = [found.choice.label(name) for name in (one.recipe, found.baseline or "")]
         said.append(
-            f"{one.recipe} minus {found.baseline} on {one.seeds}, pair by pair: {whole.mean:+.4f} "
+            f"{' minus '.join(names)} on {one.seeds}, pair by pair: {whole.mean:+.4f} "
             f"nats over {whole.num_pairs} pair{'s' * many}, {whole.wins} lower{ends}."
         )
     said.append(f"Losses: {found.choice.why}.")
@@ -75,16 +82,22 @@ def qualifications(found: Analysis) -> list[str]:
 
 
 def _null(found: Answer, recipe: str) -> str:
-    """The paper's own ratio beside what the baseline gets by the same method."""
+    """The paper's own ratio beside what the baseline gets by the same method.
+
+    Nothing where the law describes a grid too badly, or no limit of infinite models is identified.
+    """
     law = leading_law(found)
+    fits = [found.fits[name][law] for name in (found.baseline, recipe)]
+    if not all(one.describes and has_limit(one) for one in fits):
+        return ""
     each = [a for a in found.equivalences[recipe] if (a.law, a.method) == (law, "asymptote")]
     pairs = [(a.data_efficiency, a.null) for a in each if a.data_efficiency and a.null]
     if not pairs:
         return ""
     ratios, nulls = zip(*pairs, strict=True)
     return (
-        f"Its null: by joint fits {found.baseline} is worth 1 of itself. By a curve per budget "
-        f"against the joint limit, {recipe} is worth {reach(ratios)}, but "
+        f"The null of {recipe}: by joint fits {found.baseline} is worth 1 of itself. By a curve "
+        f"per budget against the joint limit, {recipe} is worth {reach(ratios)}, but "
         f"{found.baseline} itself {reach(nulls)}: so that is not the answer."
     )
 
@@ -110,14 +123,14 @@ def cost(found: Analysis) -> str:
 
 def commands(found: Analysis) -> str:
     """The commands that give these figures again."""
-    asked = found.asked
-    words = ["dcray analyze", found.study]
-    words += ["--baseline", asked.baseline] if asked.baseline else []
-    words += [word for recipe in asked.recipes for word in ("--recipe", recipe)]
-    words += ["--from", asked.source] if asked.source else []
-    words += ["--against", found.other.study] if found.other else []
-    draws = f"--bootstrap {asked.bootstrap}"
-    return f"{' '.join(words)} {draws}\ndcray fit cells.csv {draws}"
+    asked, draws = found.asked, ["--bootstrap", str(found.asked.bootstrap)]
+    compared = ["--baseline", asked.baseline] if asked.baseline else []
+    compared += [word for recipe in asked.recipes for word in ("--recipe", recipe)]
+    read = ["--from", asked.source] if asked.source else []
+    read += ["--against", found.other.study] if found.other else []
+    lines = [["dcray", "analyze", found.study, *compared, *read, *draws]]
+    lines += [["dcray", "fit", "cells.csv", *compared, *draws]] if found.answer else []
+    return "\n".join(map(shlex.join, lines))
 
 
 def _hours(seconds: float) -> str:

@@ -82,7 +82,7 @@ def mir_tuning(found: Analysis) -> Drawn:
     for row in (row for cell in found.cells for row in cell.candidates):
         if all(name in row.params for name in MIR):
             same = (row.num_params, row.unique_tokens, row.num_epochs, row.weight_decay, row.lr)
-            groups.setdefault(same, []).append(row)
+            groups.setdefault((*same, *_others(row)), []).append(row)
     rows = max(groups.values(), key=lambda rows: len({_mir(r) for r in rows}), default=[])
     if len({_mir(row) for row in rows}) < 2:
         raise AbsentError("no cell has results of two settings of MIR's mask ratios or weight")
@@ -95,7 +95,7 @@ def mir_tuning(found: Analysis) -> Drawn:
     axes.set_ylabel(LOSS)
     below(figure)
     where = f"{rows[0].size}, {count_label(rows[0].unique_tokens)} unique tokens"
-    title = f"MIR's options: {where}"
+    title = f"Options of {rows[0].recipe}: {where}"
     best = min(rows, key=loss_of)
     low, high, weight = _mir(best)
     alt = (
@@ -103,6 +103,12 @@ def mir_tuning(found: Analysis) -> Drawn:
         f"mask ratios from {low:g} to {high:g} and weight {weight:g}."
     )
     return title, alt, figure
+
+
+def _others(row: Row) -> list[tuple[str, str]]:
+    """MIR's options besides those that are shown: a mixture of the losses is another recipe."""
+    options = (item for item in row.params.items() if item[0].startswith("objective."))
+    return sorted(item for item in options if item[0] not in MIR)
 
 
 def _mir(row: Row) -> tuple[float, float, float]:
@@ -115,8 +121,8 @@ def by_size(found: Analysis) -> Drawn:
     sizes = {cell.num_params for cell in found.cells}
     if len(sizes) < 2:
         raise AbsentError("losses by size need two sizes")
-    budgets = sorted({cell.unique_tokens for cell in found.cells})
-    budgets = budgets[:: -(-len(budgets) // MOST_PANELS)]
+    there = sorted({cell.unique_tokens for cell in found.cells})
+    budgets = there[:: -(-len(there) // MOST_PANELS)]
     columns = min(2, len(budgets))
     rows = -(-len(budgets) // columns)
     figure, panels = sheet(rows, columns, height=1.0 + 1.6 * rows, sharex=True, squeeze=False)
@@ -139,10 +145,11 @@ def by_size(found: Analysis) -> Drawn:
     bars = "; bars: all seeds of the winner" if seeds else ""
     title = f"Loss by size{bars}"
     best = min(found.cells, key=lambda cell: cell.loss(found.source))
-    where = f"{len(budgets)} budgets" if len(budgets) > 1 else "1 budget"
+    where = f"{len(there)} budgets" if len(there) > 1 else "1 budget"
+    some = f"{len(budgets)} of " if len(budgets) < len(there) else ""
     alt = (
-        f"Losses by size for {', '.join(found.choice.recipes)} at {where}. The "
-        f"lowest is {best.loss(found.source):.3f} nats, {best.name}."
+        f"Losses by size for {', '.join(found.choice.recipes)} at {some}{where}. The "
+        f"lowest of all is {best.loss(found.source):.3f} nats, {best.name}."
     )
     return title, alt, figure
 

@@ -75,7 +75,10 @@ def read(
     winners = [cell.winner.run_id for cell in found.cells]
     found.curves = runs.curves(directory, winners, CURVE, tracking_uri=tracking_uri)
     if against is not None:
-        found.other = read(directory, against, asked, tracking_uri=tracking_uri)
+        try:
+            found.other = read(directory, against, asked, tracking_uri=tracking_uri)
+        except ConfigError as error:  # what is true of the other study alone
+            raise ConfigError([f"--against {against}: {one}" for one in error.problems]) from None
     return found
 
 

@@ -44,6 +44,7 @@ SETTINGS = {
     "lines.linewidth": 1.3,
     "lines.markersize": 4.5,
     "font.family": "DejaVu Sans",
+    "text.parse_math": False,  # a recipe may be called by any letters
     "svg.fonttype": "none",  # text stays text: searchable, and read aloud
     "svg.hashsalt": "dcray",  # the same figure is the same file
 }

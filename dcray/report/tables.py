@@ -91,10 +91,9 @@ def recipes(found: Analysis) -> list[Table]:
             if not its:
                 continue
             which = family([row for cell in found.choice.of(recipe) for row in cell.candidates])
-            bound = next((f" ({cell.bound})" for cell in its.values() if cell.bound), "")
             name = FAMILIES[which][0] if which else ""
             losses = [its[n].loss(found.source) if n in its else None for n in sizes]
-            rows.append([f"{recipe}{bound}", name, *losses])
+            rows.append([found.choice.label(recipe), name, *losses])
             printed = published_losses(which, budget, list(sizes))
             if any(value is not None for value in printed):
                 rows.append([f"{recipe} (published)", name, *printed])
@@ -128,7 +127,8 @@ def cells(found: Analysis) -> list[Table]:
             [
                 cell.name, best.num_epochs, _short(best.weight_decay), _short(best.lr),
                 _short(best.tau), cell.selected, own, None if own is None else own - cell.selected,
-                len(cell.fresh), len(cell.candidates), "; ".join(cell.flags(noise)),
+                len(cell.fresh), len(cell.candidates),
+                "; ".join(filter(None, [cell.bound, *cell.flags(noise)])),
             ]
         )  # fmt: skip
     header = ["cell", "epochs", "weight decay", "lr", "tau", "selected minimum", "fresh seeds",
@@ -140,20 +140,21 @@ def pairs(found: Analysis) -> list[Table]:
     """Recipes on equal seeds, pair by pair; nothing where no two share a cell and a seed."""
     rows = [line for one in found.pairs for line in _pair_lines(found, one)]
     header = ["recipe", "seeds", "cell", "pairs", "lower", "mean difference", "95 % interval"]
-    above = f"Recipe minus {found.baseline} in nats on equal cells and seeds; lower is better."
+    baseline = found.choice.label(found.baseline or "")
+    above = f"Recipe minus {baseline} in nats on equal cells and seeds; lower is better."
     return [Table(header, rows, above)] if rows else []
 
 
 def _pair_lines(found: Analysis, one: Pairs) -> list[list[Any]]:
     sizes = {cell.num_params: cell.size for cell in found.cells}
-    lines = []
+    name, lines = found.choice.label(one.recipe), []
     for pair in one.found:
         where = ALL
         if pair.num_params is not None and pair.unique_tokens is not None:
             where = f"{sizes[pair.num_params]} {count_label(pair.unique_tokens)}"
         ends = None if pair.low is None else f"[{pair.low:+.4f}, {pair.high:+.4f}]"
         mean = f"{pair.mean:+.4f}"
-        lines.append([one.recipe, one.seeds, where, pair.num_pairs, pair.wins, mean, ends])
+        lines.append([name, one.seeds, where, pair.num_pairs, pair.wins, mean, ends])
     return lines
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from dcray.fit.answer import Answer
 from dcray.fit.efficiency import Equivalence
-from dcray.fit.text import leading_law, leading_method
+from dcray.fit.text import headline, leading_law, leading_method
 from dcray.report.fit_figures import BUDGETS, Drawn
 from dcray.report.style import AbsentError, below, marks, ordered, sheet, short
 
@@ -22,13 +22,13 @@ def worth(found: Answer) -> Drawn:
     }
     shown = {recipe: answers for recipe, answers in shown.items() if answers}
     if not shown:
-        raise AbsentError(f"no amount of {found.baseline}'s data is worth any recipe")
+        raise AbsentError(" ".join(headline(found, recipe) for recipe in found.equivalences))
     longest = max(len({a.law for a in answers}) for answers in shown.values())
     figure, panels = sheet(
         len(shown), 1, height=1.3 + (0.3 + 0.5 * longest) * len(shown), squeeze=False
     )
     for axes, (recipe, answers) in zip(panels.flat, shown.items(), strict=True):
-        _worth_of(axes, recipe, answers)
+        _worth_of(axes, found.grids[recipe].label, answers)
     panels.flat[-1].set_xlabel(f"times {found.baseline}'s unique data (1 = no gain)")
     _worth_legend(figure, next(iter(shown.values())))
     title = "What a recipe is worth in unique data, like for like"
@@ -53,7 +53,7 @@ def _says(found: Answer, recipe: str, a: Equivalence) -> bool:
     return a.method in methods and a.data_efficiency is not None and describes
 
 
-def _worth_of(axes: Any, recipe: str, answers: Sequence[Equivalence]) -> None:
+def _worth_of(axes: Any, label: str, answers: Sequence[Equivalence]) -> None:
     laws = list(dict.fromkeys(a.law for a in answers))
     places = sorted({(a.unique_tokens, a.method != "joint") for a in answers})
     budgets = sorted({tokens for tokens, _ in places})
@@ -68,7 +68,7 @@ def _worth_of(axes: Any, recipe: str, answers: Sequence[Equivalence]) -> None:
     axes.axvline(1, color="0.3", linewidth=0.8)
     axes.set_yticks(range(len(laws)), laws)
     axes.set_ylim(len(laws) - 0.5, -0.5)
-    axes.set_title(recipe)
+    axes.set_title(label)
     axes.grid(axis="y", visible=False)
 
 

@@ -13,6 +13,7 @@ and says in `describe()` what the manifest records of it.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -24,6 +25,7 @@ from pydantic import ValidationError
 
 from dcray import plugins
 from dcray.errors import ConfigError, did_you_mean, rule_of
+from dcray.progress import counted
 from dcray.sections import Frozen
 
 if TYPE_CHECKING:
@@ -102,13 +104,22 @@ def content(root: Path, paths: Sequence[Path]) -> str:
     """The hash of files' names below `root` and their bytes, whatever their times.
 
     Reads each file once in a process: some 1 GB/s, where encoding the text takes 10 MB/s a core.
-    Raises ConfigError that names a file that cannot be read.
+    Raises ConfigError that names a file that cannot be read, or whose name is no UTF-8: it could
+    be no document's id.
     """
     whole = hashlib.blake2b(digest_size=16)
     with ThreadPoolExecutor() as pool:
-        for path, digest in zip(paths, pool.map(_file_hash, paths), strict=True):
-            whole.update(f"{path.relative_to(root).as_posix()}\0{digest}\0".encode())
+        digests = pool.map(_file_hash, paths)
+        for path, digest in zip(counted("files", paths), digests, strict=True):
+            whole.update(f"{_utf8_name(path, root)}\0{digest}\0".encode())
     return whole.hexdigest()
+
+
+def _utf8_name(path: Path, root: Path) -> str:
+    name = path.relative_to(root).as_posix()
+    if not name.isascii() and os.fsencode(name).decode("utf-8", errors="replace") != name:
+        raise ConfigError(f"{os.fsencode(path)!r} has a name that is no UTF-8; rename it")
+    return name
 
 
 def _file_hash(path: Path) -> str:
@@ -141,6 +152,14 @@ def valid_text(text: str) -> tuple[str, int]:
         return text, 0
     except UnicodeEncodeError:
         return decode_utf8(text.encode("utf-8", errors="surrogatepass"))
+
+
+def text_of(row: Any, column: str) -> str | None:
+    """A row's text; a null is an empty document. None where the row has no text in `column`."""
+    held = row.get(column, 0) if isinstance(row, Mapping) else 0
+    if held is None:
+        return ""
+    return held if isinstance(held, str) else None
 
 
 def tables(documents: Iterable[Document]) -> Iterator[pa.Table]:

@@ -10,6 +10,7 @@ import gzip
 import io
 import json
 import zlib
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,7 @@ import pyarrow.parquet
 import zstandard
 
 from dcray.errors import ConfigError, did_you_mean
-from dcray.sources import Document, SourceOptions, content, decode_utf8, tables, valid_text
+from dcray.sources import Document, SourceOptions, content, decode_utf8, tables, text_of, valid_text
 
 if TYPE_CHECKING:
     import ray.data
@@ -119,13 +120,13 @@ def _read_lines(path: Path, name: str, text_column: str) -> Iterator[Document]:
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue
-            decoded, replaced = decode_utf8(line)
+            decoded, replaced = decode_utf8(line.removeprefix(BOM_UTF8) if number == 1 else line)
             try:
                 row = json.loads(decoded)
-            except json.JSONDecodeError as error:
+            except (ValueError, RecursionError) as error:  # also numbers and lists without end
                 raise ConfigError(f"{path}, line {number} is not JSON: {error}") from None
-            text = row.get(text_column) if isinstance(row, dict) else None
-            if not isinstance(text, str):
+            text = text_of(row, text_column)
+            if text is None:
                 raise ConfigError(
                     f'{path}, line {number} has no text in "{text_column}"; name the column by '
                     f"text_column{did_you_mean(text_column, row if isinstance(row, dict) else ())}"

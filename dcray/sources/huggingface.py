@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from dcray.errors import ConfigError, did_you_mean
 from dcray.sections import TokenCount
-from dcray.sources import Document, SourceOptions, content, tables, valid_text
+from dcray.sources import Document, SourceOptions, content, tables, text_of, valid_text
 
 if TYPE_CHECKING:
     import ray.data
@@ -145,8 +145,8 @@ def _documents(stream: Any, read: dict[str, Any], text_column: str) -> Iterator[
         for number, row in enumerate(stream.shard(stream.num_shards, shard)):
             if left == 0:
                 return
-            text = row.get(text_column)
-            if not isinstance(text, str):
+            text = text_of(row, text_column)
+            if text is None:
                 raise ConfigError(
                     f'{read["name"]} has no text in "{text_column}"; name the column by '
                     f"text_column{did_you_mean(text_column, row)}"

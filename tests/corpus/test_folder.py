@@ -13,7 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dcray.corpus.folder import NO_SPACE, StreamWriter, cannot_prepare, partial_folder, publish
+from dcray.corpus.folder import (
+    NO_SPACE,
+    StreamWriter,
+    cannot_prepare,
+    partial_folder,
+    publish,
+    remove_stale,
+)
 from dcray.errors import ConfigError
 
 
@@ -58,6 +65,33 @@ def test_a_partial_folder_of_a_dead_run_is_removed_and_a_live_one_kept(tmp_path)
         publish(partial, tmp_path / "corpus")
     assert elsewhere.exists()
     assert (tmp_path / "corpus" / "file").read_bytes() == b"whole"
+
+
+def test_a_partial_folder_is_known_whatever_its_name_and_its_host(tmp_path):
+    """Brackets are letters, not a pattern; host-1's process 55 is not host's process 1."""
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    host = socket.gethostname()
+    stale = tmp_path / f".texts [v2].partial-{host}-{dead.pid}-1"
+    elsewhere = tmp_path / f".texts [v2].partial-{host}-1-{dead.pid}-1"
+    for folder in (stale, elsewhere):
+        folder.mkdir()
+    remove_stale(tmp_path / "texts [v2]")
+    assert not stale.exists()
+    assert elsewhere.exists()
+
+
+def test_a_link_to_an_empty_folder_of_another_disk_is_filled(tmp_path):
+    """One cannot rename over a link: that was found out when all was written."""
+    disk = tmp_path / "disk" / "corpus"
+    disk.mkdir(parents=True)
+    (tmp_path / "corpus").symlink_to(disk)
+    with partial_folder(tmp_path / "corpus", cannot=cannot_prepare) as partial:
+        assert partial.parent == disk.parent
+        (partial / "file").write_bytes(b"whole")
+        publish(partial, tmp_path / "corpus")
+    assert (tmp_path / "corpus").is_symlink()
+    assert (disk / "file").read_bytes() == b"whole"
 
 
 def test_nothing_is_left_when_the_disk_is_full(tmp_path):

@@ -107,7 +107,8 @@ def test_a_gap_is_figures_and_files(record, dcray):
     assert code == 0
     for said in ("positive favors B", "6.61%", "kinds of the top"):
         assert said in out
-    (place,) = (record.directory / "study" / "analysis").iterdir()
+    assert not (record.directory / "study" / "analysis").exists()  # which analyze replaces
+    (place,) = (record.directory / "study" / "gaps").iterdir()
     assert {p.name for p in place.iterdir()} == {
         "gap.json", "tokens.csv", "section.html", "tails.svg", "position.svg", "kinds.svg",
     }  # fmt: skip
@@ -223,6 +224,28 @@ def test_your_own_tasks_come_from_a_folder(record, dcray, tmp_path):
                          *where(record))  # fmt: skip
     assert code == 0
     assert "mine" in out
+
+
+def test_metrics_of_all_documents_together_are_told_and_not_paired(record, dcray, tmp_path):
+    """f1 and mcc keep (gold, guess) of a document: no value that could be subtracted."""
+    (tmp_path / "mine.py").write_text(
+        "from datasets import Dataset, DatasetDict\n"
+        "def docs(**_):\n"
+        "    rows = [{'q': 'a b a', 'c': [' b', ' c'], 'y': i % 2} for i in range(6)]\n"
+        "    return DatasetDict(test=Dataset.from_list(rows))\n"
+    )
+    (tmp_path / "mine.yaml").write_text(
+        "task: mine\ncustom_dataset: !function mine.docs\noutput_type: multiple_choice\n"
+        "test_split: test\ndoc_to_text: '{{q}}'\ndoc_to_target: y\ndoc_to_choice: c\n"
+        "metric_list:\n  - metric: acc\n  - metric: f1\n  - metric: mcc\n"
+    )
+    runs = [record.name("ar"), record.name("mir")]
+    code, out, said = dcray("eval", *runs, "--tasks", "mine", "--include", tmp_path, "--json",
+                            *where(record))  # fmt: skip
+    assert code == 0, said
+    found = json.loads(out)
+    assert {t["metric"] for t in found["runs"][0]["tasks"]} == {"acc", "f1", "mcc"}
+    assert [pair["metric"] for pair in found["comparison"]] == ["acc"]
 
 
 @pytest.mark.parametrize("place", ["/proc/model", "/proc/deep/model", "FILE/model"])

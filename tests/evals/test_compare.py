@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dcray.evals import compare as c
-from dcray.evals.results import TaskScore, guesses, published, standard_error
+from dcray.evals.results import TaskScore, _of_task, guesses, published, standard_error
 
 
 def score(values, metric="acc", **more):
@@ -50,8 +50,8 @@ def test_two_runs_are_paired_by_document():
     assert found.p == 1.0
     (shorter,) = c.compare([first], [score([1.0, 1.0])])
     assert shorter.num_documents == 2
-    (weighted,) = c.compare([score([1.0], "bpb", documents={"0": (-6.0, 3)})],
-                            [score([1.0], "bpb", documents={"0": (-3.0, 3)})])  # fmt: skip
+    nats = [score([1.0], "bits_per_byte", documents={"0": (sum_, 3)}) for sum_ in (-6.0, -3.0)]
+    (weighted,) = c.compare(nats[:1], nats[1:])
     assert weighted.difference == pytest.approx(1.0)
     assert weighted.test == "sign flip"
 
@@ -79,6 +79,31 @@ def test_guesses_are_uniform_and_of_the_commonest_label():
     assert guesses(differing, task) == (0.375, None)  # sciq: always the last is no class
     assert guesses([], SimpleNamespace(OUTPUT_TYPE="loglikelihood")) == (0.0, None)
     assert guesses([], SimpleNamespace(OUTPUT_TYPE="generate_until")) == (None, None)
+
+
+def test_answers_that_two_filters_read_are_two_scores():
+    """gsm8k's strict and lax readers see the same documents: their mean is nobody's score."""
+    task = SimpleNamespace(
+        OUTPUT_TYPE="generate_until",
+        aggregation=lambda: {"exact_match": np.mean},
+        higher_is_better=lambda: {"exact_match": True},
+    )
+
+    def read(by, hits):
+        return [
+            {"filter": by, "doc_id": i, "doc_hash": "a" * 64, "exact_match": hit}
+            for i, hit in enumerate(hits)
+        ]
+
+    strict, lax = read("strict-match", [0.0, 0.0, 1.0]), read("flexible-extract", [1.0, 0.0, 1.0])
+    found = _of_task("gsm8k", task, [*strict, *lax], 0.0)
+    said = [(one.metric, one.value, one.num_documents) for one in found]
+    assert said == [
+        ("exact_match/strict-match", pytest.approx(1 / 3), 3),
+        ("exact_match/flexible-extract", pytest.approx(2 / 3), 3),
+    ]
+    (alone,) = _of_task("gsm8k", task, lax, 0.0)
+    assert alone.metric == "exact_match"
 
 
 def test_standard_errors():

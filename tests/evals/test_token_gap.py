@@ -1,6 +1,7 @@
 """The gap of two models: against itself, against one raised logit, in sums, kinds and memory."""
 
 import tracemalloc
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,7 +9,8 @@ import torch
 
 from dcray.evals import token_gap
 from dcray.evals.token_gap import Gap
-from dcray.evals.token_kinds import in_context, kind_of, shares
+from dcray.evals.token_kinds import Token, in_context, kind_of, shares
+from dcray.report.gap import _csv
 from dcray.train.evaluate import ValidationRows, evaluate
 from dcray.train.shard import Place
 from tests.evals.support import BYTES, SEQ_LEN, model_of
@@ -166,3 +168,10 @@ def test_tokens_are_shown_in_context():
     assert found[0].index == comma
     assert found[1].kind == "document"
     assert shares(found) == {"document": 0.5, "punctuation": 0.5}
+
+
+def test_a_table_of_tokens_is_written_where_only_one_run_is_ever_better():
+    token = Token(3, -1.5, 0.9, 0.2, "before", "text", "after", "other word")
+    lines = _csv(SimpleNamespace(favors_b=[], favors_a=[token])).splitlines()
+    assert lines[1] == "A,3,-1.5,0.9,0.2,before,text,after,other word"
+    assert len(_csv(SimpleNamespace(favors_b=[], favors_a=[])).splitlines()) == 1

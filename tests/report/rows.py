@@ -17,3 +17,13 @@ def row(loss, *, size="60k", N=60_000, U=16_000, recipe="ar", seed=42, kind="bra
         started_at=0.0, reason=None, owner=None, heartbeat_at=None, params=params, metrics={},
         tags=tags,
     )  # fmt: skip
+
+
+def hopeless():
+    """Losses in which neither size nor data tell anything: chance alone."""
+    losses = iter([3.64, 3.27, 3.04, 3.02, 3.81, 3.91, 3.61, 3.73, 3.54, 3.94, 3.82, 3.0])
+    return [
+        row(next(losses), size=str(N), N=N, U=U)
+        for N in (60_000, 120_000, 230_000, 460_000)
+        for U in (16_000, 32_000, 64_000)
+    ]

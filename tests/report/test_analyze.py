@@ -209,6 +209,16 @@ def test_two_studies_side_by_side(directory):
     assert "other data" not in shown
 
 
+def test_what_the_other_study_lacks_is_told_of_it(directory):
+    small(directory)
+    with Store.open(directory, study="other") as store:
+        plant(store, Cell("other", "60k", 16_000, "ar"), loss=3.0)
+    asked = ["analyze", "small", "--against", "other", "--recipe", "mir", "--dir", directory]
+    result = invoke(*asked)
+    assert result.exit_code == 2
+    assert 'error: --against other: --recipe: no cell has the recipe "mir"' in result.output
+
+
 def test_two_studies_on_two_corpora_are_told_as_such(directory):
     for name, reads, loss in (("one", "aaaa", 3.75), ("two", "bbbb", 3.0)):
         with Store.open(directory, study=name) as store:
@@ -415,6 +425,17 @@ def test_the_folder_is_replaced_as_a_whole_or_not_at_all(tmp_path):
         (draft / "three").write_text("3")
     assert [path.name for path in folder.iterdir()] == ["three"]
     assert [path.name for path in tmp_path.iterdir()] == ["analysis"]
+
+
+def test_an_analysis_that_links_to_another_place_is_replaced_there(tmp_path):
+    place = tmp_path / "disk" / "mine"
+    place.mkdir(parents=True)
+    (tmp_path / "analysis").symlink_to(place)
+    for name in ("one", "two"):
+        with replaced(tmp_path / "analysis") as draft:
+            (draft / name).write_text(name)
+        assert [path.name for path in place.iterdir()] == [name]
+    assert [path.name for path in tmp_path.iterdir() if path.is_symlink()] == ["analysis"]
 
 
 def test_curves_are_those_of_the_winners(directory):

@@ -2,6 +2,7 @@
 
 import re
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 
 import matplotlib as mpl
 import numpy as np
@@ -14,7 +15,7 @@ from dcray.report import figures, fit_figures, run_figures, study, worth
 from dcray.report.analysis import Asked, analyze
 from dcray.report.style import KINDS, AbsentError, Picture, drawing, save, settle, short, within
 from tests.report.planted import STUDY
-from tests.report.rows import row
+from tests.report.rows import hopeless, row
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +106,69 @@ def test_a_law_that_fails_is_not_drawn(papers):
         assert "muennighoff_c4" not in texts + alt
 
 
+def test_where_no_law_describes_the_grid_none_is_drawn():
+    found = analyze("s", hopeless(), [], Asked(bootstrap=0))
+    pictures, absent = figures.of_answer(found.answer)
+    assert absent["against-data"] == "no law describes the baseline's grid"
+    (gap,) = [one for one in pictures if one.name == "gap"]
+    assert all(line.get_linestyle() == "None" for line in gap.figure.axes[0].get_lines())
+
+
+def test_a_gap_that_noise_turns_round_is_still_seen():
+    """Chance made less data the better at one size: its marker is not below the axis."""
+    found = analyze("s", hopeless(), [], Asked(bootstrap=0))
+    _, _, figure = fit_figures.gap(found.answer)
+    (axes,) = figure.axes
+    lowest = min(points[:, 1].min() for points in markers(axes))
+    assert axes.get_ylim()[0] < lowest < 0
+
+
+def test_a_limit_that_is_not_identified_is_not_drawn():
+    """What the answer says of infinite models, the figure says as well."""
+    rows = [
+        row(2 + (1e6 / U) ** 0.25, size=str(N), N=N, U=U)
+        for N in (60_000, 120_000, 230_000)
+        for U in (16_000, 32_000, 64_000)
+    ]
+    _, alt, figure = fit_figures.against_data(analyze("s", rows, [], Asked(bootstrap=0)).answer)
+    assert "infinite" not in [text.get_text() for text in figure.legends[0].get_texts()]
+    assert alt.endswith("The limit of infinitely many parameters is not identified here.")
+
+
+def test_a_bound_is_called_one_in_figures():
+    ar = published.rows("dclm_ar")
+    bounds = [
+        replace(row, recipe="mdlm", val_loss=row.val_loss + 0.1, bound="upper bound") for row in ar
+    ]
+    found = answer([*ar, *bounds], Question(laws=("softq",), recipes=("mdlm",)))
+    for draw in (worth.worth, fit_figures.asymptotes):
+        _, _, figure = draw(found)
+        assert figure.axes[-1].get_title() == "mdlm (upper bound)"
+
+
+def test_budgets_that_have_no_panel_are_told():
+    rows = [
+        row(4 - i / 10 - U / 1e5, size=str(N), N=N, U=U)
+        for i, N in enumerate((60_000, 120_000))
+        for U in (16_000, 32_000, 48_000, 64_000, 96_000)
+    ]
+    _, alt, figure = run_figures.by_size(analyze("s", rows, [], Asked(bootstrap=0)))
+    assert len([axes for axes in figure.axes if axes.get_visible()]) == 3
+    assert "at 3 of 5 budgets" in alt
+
+
+def test_a_recipe_may_be_called_by_any_letters(tmp_path):
+    """No name is taken for mathematics."""
+    rows = [
+        row(4 - i / 10, size=str(N), N=N, recipe=recipe)
+        for i, N in enumerate((60_000, 120_000))
+        for recipe in ("ar", "mir $r^$")
+    ]
+    pictures, _ = figures.of_study(analyze("s", rows, [], Asked()))
+    figures.save_all(pictures, tmp_path)
+    assert "mir $r^$" in (tmp_path / "loss-by-size.svg").read_text()
+
+
 def test_curves_epochs_and_mir_options_show_what_was_planted(planted):
     _, alt, figure = run_figures.over_epochs(planted)
     by_name = {line.get_label(): line.get_xydata() for line in figure.axes[0].get_lines()}
@@ -116,6 +180,22 @@ def test_curves_epochs_and_mir_options_show_what_was_planted(planted):
     _, alt, figure = run_figures.mir_tuning(planted)
     assert len(figure.axes[0].get_lines()) == 3
     assert "from 0 to 0.5 and weight 0.4" in alt
+
+
+def test_two_forms_of_mir_are_not_one_line():
+    """The sum and the mixture of both losses, at the same weights and ratios, are two recipes."""
+    mir = {f"objective.{name}": value for name, value in (
+        ("mask_ratio_min", "0"), ("mask_ratio_max", "0.5"))}  # fmt: skip
+    rows = [
+        row(3 + (recipe == "mixed") + float(weight), recipe=recipe, objective="mir",
+            config=f"{recipe}{weight}",
+            **mir, **{"objective.weight": weight, "objective.mixed": str(recipe == "mixed")})
+        for recipe in ("mir", "mixed") for weight in ("0.2", "0.4")
+    ]  # fmt: skip
+    _, alt, figure = run_figures.mir_tuning(analyze("s", rows, [], Asked()))
+    (line,) = figure.axes[0].get_lines()
+    assert line.get_xydata().tolist() == [[0.2, 3.2], [0.4, 3.4]]
+    assert "MIR's loss at 60k, 16k unique tokens for 2 settings" in alt
 
 
 def test_bars_reach_from_the_lowest_to_the_highest_seed(planted):

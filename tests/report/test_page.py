@@ -1,16 +1,17 @@
 """The page: whole in one file, the answer first, nothing from elsewhere, something for everyone."""
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
 
 import pytest
 
-from dcray.report import figures
+from dcray.report import figures, tables
 from dcray.report.analysis import Asked, analyze
 from dcray.report.cells import Left
-from dcray.report.page import page
-from tests.report.rows import row
+from dcray.report.page import answers, commands, cost, page, qualifications
+from tests.report.rows import hopeless, row
 
 VOID = {"meta", "link", "br", "img", "input", "hr"}
 
@@ -134,6 +135,54 @@ def test_without_a_fit_the_page_says_what_is_missing():
     assert "No law is fitted: recipe ar has one model size only" in text
     assert "losses by size need two sizes" in text
     assert reader.all("svg") == []
+
+
+def test_a_baseline_without_a_rival_is_told_as_it_is():
+    """A second recipe that carries no grid is not "no second recipe"; nor is a failure a best."""
+    alone = [one for one in grid() if one.recipe == "ar"]
+    (said,) = answers(analyze("s", alone, [], Asked(bootstrap=0)))
+    assert said.endswith("describes ar best; there is no second recipe to compare.")
+    (said,) = answers(analyze("s", [*alone, grid()[2]], [], Asked(bootstrap=0)))
+    assert said.endswith("describes ar best; no other recipe has a grid to compare.")
+    (said,) = answers(analyze("s", hopeless(), [], Asked(bootstrap=0)))
+    assert said.startswith("No law describes ar: even ")
+
+
+def test_bounds_are_called_so_beside_other_losses():
+    rows = [row(3.0), row(3.1, recipe="mdlm", bound="upper bound")]
+    found = analyze("s", rows, [], Asked())
+    assert "mdlm (upper bound) minus ar on search seed" in qualifications(found)[0]
+    (pairs,), (cells,) = tables.pairs(found), tables.cells(found)
+    assert pairs.rows[0][0] == "mdlm (upper bound)"
+    assert cells.rows[1][-1] == "upper bound"
+
+
+def test_no_ratio_is_read_off_a_law_that_fails():
+    both = [*hopeless(), *(replace(one, tags={}, recipe="mir") for one in hopeless())]
+    found = analyze("s", both, [], Asked(bootstrap=0))
+    assert answers(found)[0].startswith("No law leads: even ")
+    assert not [said for said in qualifications(found) if "by joint fits" in said]
+
+
+def test_the_only_run_of_a_cell_is_no_selected_minimum():
+    said = qualifications(analyze("s", [row(3.0)], [], Asked()))[-1]
+    assert said.endswith("so each loss is that of its cell's only candidate.")
+    two = [row(3.0), row(3.1, config="b")]
+    assert "selected minima" in qualifications(analyze("s", two, [], Asked()))[-1]
+
+
+def test_the_commands_can_be_pasted():
+    found = analyze("my study", [row(3.0)], [], Asked())
+    assert commands(found) == "dcray analyze 'my study' --bootstrap 200"  # nothing can be fitted
+    named = [replace(one, recipe=f"{one.recipe} 1") for one in grid()]
+    found = analyze("s", named, [], Asked("ar 1", ("mir 1",), bootstrap=0))
+    options = "--baseline 'ar 1' --recipe 'mir 1' --bootstrap 0"
+    assert commands(found) == f"dcray analyze s {options}\ndcray fit cells.csv {options}"
+
+
+def test_device_time_counts_every_device():
+    many = replace(row(3.0), tags={"objective": "ar", "world_size": "8"}, device_seconds=100.0)
+    assert cost(analyze("s", [many], [], Asked())).endswith(": 13 min (ar 13 min).")
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

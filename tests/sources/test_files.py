@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import os
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet
@@ -11,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcray.errors import ConfigError
+from dcray.progress import heard_by
 from dcray.sources import Document, decode_utf8, parse, tables, valid_text
 from dcray.sources.files import read_file
 
@@ -43,6 +46,23 @@ def test_a_wrong_column_is_named(tmp_path, kind):
         list(read_file(tmp_path / f"some{kind}", "some", "texts"))
 
 
+def test_a_null_is_an_empty_document_and_a_byte_order_mark_is_none(tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(b'\xef\xbb\xbf{"text": "one"}\n{"text": null}\n')
+    found = [document.text for document in read_file(tmp_path / "a.jsonl", "a")]
+    pyarrow.parquet.write_table(pa.table({"text": ["one", None]}), tmp_path / "a.parquet")
+    assert [d.text for d in read_file(tmp_path / "a.parquet", "a")] == found == ["one", ""]
+    (tmp_path / "b.jsonl").write_text('{"text": 7}\n')
+    with pytest.raises(ConfigError, match='line 1 has no text in "text"'):
+        list(read_file(tmp_path / "b.jsonl", "b"))
+
+
+@pytest.mark.parametrize("line", ["[" * 100_000, '{"text": ' + "9" * 5_000 + "}"])
+def test_json_without_end_is_named(tmp_path, line):
+    (tmp_path / "a.jsonl").write_text(line)
+    with pytest.raises(ConfigError, match=r"a\.jsonl, line 1 is not JSON"):
+        list(read_file(tmp_path / "a.jsonl", "a"))
+
+
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.jsonl.zst", "a.parquet"])
 def test_rubbish_is_named(tmp_path, name):
     (tmp_path / name).write_bytes(b"\x00rubbish\n" * 9)
@@ -70,6 +90,24 @@ def test_what_cannot_be_read_is_named(tmp_path):
     (tmp_path / "gone.txt").symlink_to(tmp_path / "nowhere")
     with pytest.raises(ConfigError, match=r"gone\.txt cannot be read"):
         parse(f"files:{tmp_path}").paths()
+
+
+def test_a_name_that_is_no_utf8_is_named(tmp_path):
+    """Of an old archive: no id, no manifest and no screen could hold it."""
+    (tmp_path / "b\u00e9.txt").write_text("fine")
+    parse(f"files:{tmp_path}").request()
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.txt")).write_text("text")
+    with pytest.raises(ConfigError, match=r"caf\\xe9\.txt' has a name that is no UTF-8; rename it"):
+        parse(f"files:{tmp_path}").request()
+
+
+def test_reading_a_large_folder_is_counted(tmp_path):
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text(name)
+    said = []
+    with heard_by(lambda *told: said.append(told)):
+        parse(f"files:{tmp_path}").request()
+    assert said == [("files", 0, 2), ("files", 1, 2), ("files", 2, 2)]
 
 
 @given(st.binary(max_size=40))

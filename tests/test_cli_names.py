@@ -1,0 +1,60 @@
+"""Names of any letters: tables show them as they are, and a path that cannot be is a sentence."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from dcray.cli.cells import cells_table
+from dcray.cli.plan_view import _bytes
+from dcray.cli.train import _on_disk
+from dcray.cli.view import LiveView
+from dcray.config import RunConfig
+from dcray.search.queue import Ended
+from dcray.search.request import Request
+from dcray.search.standing import CellLine
+from dcray.track.points import Cell, Key
+
+CELL = Cell("study", "60k", 16_000, "mir [wide r]")
+
+
+def shown(table):
+    screen = Console(file=io.StringIO(), width=200)
+    screen.print(table)
+    return screen.file.getvalue()
+
+
+def test_a_recipe_with_brackets_keeps_them_in_tables():
+    assert "60k 16k mir [wide r]" in shown(cells_table([CellLine(CELL, "done")]))
+    view = LiveView(quiet=True)
+    request = Request(CELL.recipe, RunConfig(), Key(CELL, "hash", 42), "")
+    view.end(Ended(request, "answered", val_loss=3.0))
+    assert "60k 16k mir [wide r] seed 42" in shown(view.table())
+
+
+def test_sizes_just_below_a_unit_are_one_of_it():
+    assert [_bytes(size) for size in (999.7e6, 1.5e6, 0)] == ["1 GB", "1.5 MB", "none"]
+    assert [_on_disk(size) for size in (999.7e6, 1.5e6)] == ["1 GB", "1.5 MB"]
+
+
+LONG = "a" * 300
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["prepare", "files:texts", "--out", LONG, "--tokenizer", "byte"],
+        ["prepare", f"files:{LONG}", "--out", "c", "--tokenizer", "byte"],
+        ["prepare", "files:texts", "--out", "c", "--tokenizer", f"hf:{LONG}"],
+    ],
+)
+def test_a_path_that_cannot_be_is_a_sentence(dcray, tmp_path, monkeypatch, words):
+    """As one in a folder that may not be looked into."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "a.txt").write_text("text")
+    code, _, said = dcray(*words, "--budgets", "1k", "--val-tokens", "100")
+    assert code == 2
+    assert f"{LONG}" in said
+    assert "cannot be used: File name too long" in said
+    assert "Traceback" not in said
