@@ -125,7 +125,7 @@ class CellSearch:
         """The trunks, built once for the winners that they come from."""
         needed = {cell: winners[cell] for cell in self.wish.needs}
         if self._trunks is None or self._trunks.winners != needed:
-            self._trunks = Trunks(self.wish, self.found, needed)
+            self._trunks, self._proposals = Trunks(self.wish, self.found, needed), {}
         return self._trunks
 
     def best(self, known: Known) -> Slot | None:

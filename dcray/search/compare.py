@@ -61,8 +61,8 @@ class Comparison:
         cells = self.written.cells
         return (
             float(sum(one.forks * one.state_bytes for one in cells)),
-            float(sum(one.kept_states * one.state_bytes for one in cells)),
-            float(max((one.kept_states + 1) * one.state_bytes for one in cells)),
+            float(sum(one.kept_bytes for one in cells)),
+            float(max(one.kept_bytes + one.state_bytes for one in cells)),
         )
 
     @property

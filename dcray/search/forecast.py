@@ -26,7 +26,7 @@ from dcray.search.wish import CellWish
 from dcray.sizes import num_params
 from dcray.track.points import Cell
 from dcray.track.rows import Row
-from dcray.train.cost import CHECKPOINT_BYTES
+from dcray.train.cost import CHECKPOINT_BYTES, WEIGHT_BYTES
 
 RECORD, PUBLISHED, DEAREST, ONLY = "record", "published", "dearest", "only"  # whence a winner comes
 
@@ -61,7 +61,7 @@ class CellForecast:
     winner_from: str  # record, published, dearest; only: there is no other candidate
     forks: int  # states of trunks that are kept at once, at most
     state_bytes: int  # of one checkpoint
-    kept_states: int  # of the winner and of each run under way
+    kept_bytes: int  # of the winner and of each run under way
 
 
 @dataclass(frozen=True)
@@ -153,6 +153,8 @@ def play_cell(
     """One cell from nothing to its confirmed winner."""
     config = wish.base()
     vocab_size, _ = planned_vocab_size(config, of_corpus)
+    count = num_params(config.shape, vocab_size)
+    best = WEIGHT_BYTES if config.objective.build().keeps_best else 0
     search = CellSearch(wish, Reading(vocab_size, "plan"))
     known: dict[Slot, Found] = {}
     bills = {False: Bill(), True: Bill()}  # by whether it confirms
@@ -174,8 +176,8 @@ def play_cell(
         winner.config,
         PUBLISHED if _is_published(winner.config, wish) else DEAREST,
         forks,
-        CHECKPOINT_BYTES * num_params(config.shape, vocab_size),
-        config.runtime.keep_checkpoints,
+        CHECKPOINT_BYTES * count,
+        (CHECKPOINT_BYTES * config.runtime.keep_checkpoints + best) * count,
     )
 
 

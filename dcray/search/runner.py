@@ -86,6 +86,10 @@ class StopRequest:
         if self.event.is_set():
             self._ask(folder)
 
+    def leave(self, folder: Path) -> None:
+        """The trial in this folder has ended: nobody is there to be asked."""
+        self.folders.remove(folder)
+
     @staticmethod
     def _ask(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -207,7 +211,10 @@ def _searcher(hand_out: HandOut, callback: Any, stop: StopRequest) -> Any:
         def on_trial_complete(
             self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
         ) -> None:
-            hand_out.left(self.running.pop(trial_id))
+            one = self.running.pop(trial_id)
+            for leg in one.legs:
+                stop.leave(leg.folder)
+            hand_out.left(one)
 
     return Ask()
 

@@ -14,7 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +70,12 @@ def apply(client: Any, write: Write) -> None:
         client.set_terminated(write.run_id, write.status)
 
 
+def still_ours(client: Any, write: Write) -> Write:
+    """The write, without its status and tags where the run belongs to another attempt by now."""
+    owner = client.get_run(write.run_id).data.tags.get("dcray.attempt")
+    return write if owner == write.attempt else replace(write, status=None, tags={})
+
+
 class Writer:
     """A queue of writes and the daemon thread that empties it; also the heart of what is open."""
 
@@ -90,19 +96,13 @@ class Writer:
         """Queue a write: microseconds, never blocks on the record."""
         with self._changed:
             last = next((w for w in reversed(self._pending) if w.run_id == write.run_id), None)
-            mergeable = (
-                last is not None
-                and last is not self._applying
-                and last.plain
-                and write.plain
-                and len(last.metrics) + len(write.metrics) <= METRICS_PER_BATCH
-            )
-            if last is not None and mergeable:
+            full = last is not None and len(last.metrics) + len(write.metrics) > METRICS_PER_BATCH
+            if last is None or full or last is self._applying or not (last.plain and write.plain):
+                self._pending.append(write)
+            else:
                 last.metrics += write.metrics
                 last.params |= write.params
                 last.tags |= write.tags
-            else:
-                self._pending.append(write)
             self._changed.notify_all()
 
     def beat(self, run_id: str) -> None:
@@ -179,7 +179,8 @@ class Writer:
             if write is None:
                 continue
             try:
-                apply(self._connection.client, write)
+                client = self._connection.client
+                apply(client, still_ours(client, write) if write.status else write)
             except Exception as error:
                 if waiting_helps(error):
                     pause = min(max(0.2, 2 * pause), 5.0)
@@ -270,9 +271,7 @@ def replay(connection: Connection) -> int:
 
 def _redo(client: Any, fields: dict[str, Any]) -> None:
     write = Write(**fields | {"metrics": [tuple(row) for row in fields["metrics"]]})
-    if client.get_run(write.run_id).data.tags.get("dcray.attempt") != write.attempt:
-        write.status, write.tags = None, {}
-    apply(client, write)
+    apply(client, still_ours(client, write))
 
 
 def _spill_path(connection: Connection, name: str) -> Path:

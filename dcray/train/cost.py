@@ -11,6 +11,7 @@ from dcray.sizes import Pass, forward_flops, num_params, pad_vocab
 
 BACKWARD = 2.0  # a backward pass costs two forward passes
 CHECKPOINT_BYTES = 12  # a parameter: its float32 weight and two moments
+WEIGHT_BYTES = 4  # a parameter: of a best epoch, which is kept beside the checkpoints
 STATE_BYTES = 16  # float32 weight, gradient and two moments a parameter
 SCORING = 1.07  # a scoring takes so many times what its FLOPs do in a training step (on an H200)
 LAST_COST_FRAC, FEWEST = 0.01, 4  # validation where no best epoch is kept

@@ -81,6 +81,14 @@ def test_a_ladder_of_nine_five_three_by_hand():
     assert ladder.state_bytes == 12 * 59_616
 
 
+@pytest.mark.parametrize(("objective", "each"), [("ar", 2 * 12), ("mdlm", 2 * 12 + 4)])
+def test_a_winner_keeps_two_checkpoints_and_the_best_epoch_where_it_has_one(objective, each):
+    recipes = {"one": {"objective": objective, "base": {"num_epochs": 4}}}
+    study = study_of(MINI | {"sizes": ["60k"], "budgets": ["16k"], "recipes": recipes})
+    (found,) = forecast(study, cells(study), "ladder", PRICE).cells
+    assert found.kept_bytes == each * 59_616
+
+
 def test_a_warm_start_takes_four_trunks_from_the_second_budget_on():
     """4, then 0.56 * 4 = 2, then 0.33 * 4 = 1; the first budget has no neighbor."""
     study = study_of(MINI)

@@ -280,6 +280,24 @@ def test_a_parent_in_another_study_is_asked_of_the_record():
     assert {(r.config.optim.lr, r.config.num_epochs) for r in started} == {(7e-3, 3)}
 
 
+def test_a_neighbor_that_another_job_improves_is_started_from_anew():
+    study = study_of({**GP, "sizes": ["60k"]})
+    small, large = (Cell("toy", "60k", tokens, "ar") for tokens in (8_000, 16_000))
+    wishes = [wish for wish in study.wishes if wish.cell == large]
+    base = study.wishes[0].base()
+    first, better = (
+        override(base, {"optim.lr": lr, "optim.weight_decay": 1.0}).resolved(vocab_size=512)
+        for lr in (1e-3, 1e-2)
+    )
+    queue = queue_of(study, elsewhere=Alone({small: first}), wishes=wishes)
+    before = queue.ready()
+    queue.elsewhere = Alone({small: better})
+    queue._states.clear()
+    assert queue.ready() != before
+    fresh = queue_of(study, elsewhere=Alone({small: better}), wishes=wishes)
+    assert queue.ready() == fresh.ready()
+
+
 def test_a_space_that_is_used_up_ends_the_search():
     """30 proposals in a space of 6: six configurations, none twice."""
     space = [{"num_epochs": [4], "lr": [1e-3, 3e-3, 1e-2], "tau": [0.5, 1]}]

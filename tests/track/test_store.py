@@ -329,6 +329,18 @@ def test_a_run_that_somebody_deleted_costs_no_other_its_heartbeat(store, monkeyp
         assert float(mlflow_run(store, run_id).data.tags["dcray.heartbeat"]) > 0
 
 
+def test_a_driver_whose_cell_was_taken_over_ends_nothing_of_it(store, directory):
+    """It was away for two minutes, and comes back while another host trains its cell."""
+    lease, result = store.claim(CELL), begin(store)
+    assert store.writer.drain(None, seconds=10)
+    for run_id in (lease.run_id, result.run_id):
+        theirs(store, run_id)
+    result.finish({"val_loss": 3.0})
+    lease.release()
+    assert runs.cells(directory, study=STUDY)[0].held
+    assert store.find(key()).state == "running"
+
+
 def test_after_an_outage_the_first_thing_said_is_that_we_live(store, monkeypatch):
     """Others take a lease whose heartbeat is two minutes old: none should be as old as that."""
     lease = store.claim(CELL)
