@@ -50,9 +50,15 @@ def _run_line(row: Row, part: str, reason: str) -> dict[str, Any]:
     return {
         **_where(row), **_setting(row), "seed": row.seed, "kind": row.kind, "state": row.state,
         "val_loss": row.val_loss, "val_bpb": row.val_bpb, "bound": row.tags.get("bound"),
-        "device_seconds": row.device_seconds, "part": part, "reason": reason,
+        "device_seconds": device_seconds(row), "part": part, "reason": reason,
         "run_id": row.run_id, "config_hash": row.config_hash, "key": row.key,
     }  # fmt: skip
+
+
+def device_seconds(row: Row) -> float | None:
+    """The time of all its devices together; what is on record is that of one."""
+    one = row.device_seconds
+    return None if one is None else one * int(row.tags.get("world_size", 1))
 
 
 def cells_csv(found: Analysis) -> str:

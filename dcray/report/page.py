@@ -14,6 +14,7 @@ from dcray.fit.answer import Answer
 from dcray.fit.text import has_limit, headline, leading_law, reach
 from dcray.report.analysis import FRESH, Analysis
 from dcray.report.cells import Cell, loss_of
+from dcray.report.data import device_seconds
 from dcray.report.figures import why_absent
 from dcray.report.style import Picture, drawing, settle
 from dcray.report.tables import TABLES, Table
@@ -114,8 +115,7 @@ def cost(found: Analysis) -> str:
     rows = [*found.rows, *(one.row for one in found.left if one.row is not None)]
     seconds: dict[str, float] = {}
     for row in {row.run_id: row for row in rows}.values():
-        spent = (row.device_seconds or 0.0) * int(row.tags.get("world_size", 1))  # of each device
-        seconds[row.recipe] = seconds.get(row.recipe, 0.0) + spent
+        seconds[row.recipe] = seconds.get(row.recipe, 0.0) + (device_seconds(row) or 0.0)
     each = ", ".join(f"{recipe} {_hours(spent)}" for recipe, spent in sorted(seconds.items()))
     return f"Device time of all results: {_hours(sum(seconds.values()))} ({each})."
 
