@@ -6,6 +6,7 @@ import pytest
 from rich.console import Console
 
 from dcray.cli.cells import cells_table
+from dcray.cli.console import screen
 from dcray.cli.plan_view import _bytes
 from dcray.cli.train import _on_disk
 from dcray.cli.view import LiveView
@@ -30,6 +31,12 @@ def test_a_recipe_with_brackets_keeps_them_in_tables():
     request = Request(CELL.recipe, RunConfig(), Key(CELL, "hash", 42), "")
     view.end(Ended(request, "answered", val_loss=3.0))
     assert "60k 16k mir [wide r] seed 42" in shown(view.table())
+
+
+def test_letters_between_colons_are_no_picture():
+    there = screen(file=io.StringIO())
+    there.print("corpora/:key:/x: inherit other:cat: must", markup=False)
+    assert there.file.getvalue() == "corpora/:key:/x: inherit other:cat: must\n"
 
 
 def test_sizes_just_below_a_unit_are_one_of_it():

@@ -25,7 +25,7 @@ def screen(**options: Any) -> Console:
     """A console; a plain one is no terminal, so nothing on it is live."""
     if plain():
         options |= {"force_terminal": False, "color_system": None}
-    return Console(highlight=False, soft_wrap=True, **options)
+    return Console(highlight=False, emoji=False, soft_wrap=True, **options)  # ":key:" is text
 
 
 out = screen()

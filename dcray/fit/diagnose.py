@@ -41,7 +41,8 @@ def _at_bounds(fit: Fit) -> list[str]:
     found = [
         f"{n} is at its bound {b:g}" for n, v, b in bounds if np.isclose(v, b, rtol=1e-4, atol=1e-6)
     ]
-    free = np.array(fit.law.to_free(fit.theta, fit.points), float)
+    with np.errstate(divide="ignore"):  # of a term that is 0
+        free = np.array(fit.law.to_free(fit.theta, fit.points), float)
     low_box, high_box = (np.array(side, float) for side in fit.law.box(fit.points))
     edge = 1e-6 * np.minimum(high_box - low_box, 1.0)
     if not found and ((free <= low_box + edge) | (free >= high_box - edge)).any():
@@ -122,7 +123,8 @@ def _loose(fit: Fit) -> dict[str, str]:
 def standard_errors(fit: Fit) -> list[tuple[float, float]]:
     """(of theta, of log theta) by linearization, for residuals of at least NOISE_FLOOR."""
     law, points = fit.law, fit.points
-    free = np.array(law.to_free(fit.theta, points), float)
+    with np.errstate(divide="ignore"):  # of a term that is 0
+        free = np.array(law.to_free(fit.theta, points), float)
     low, high = (np.array(side, float) for side in law.box(points))
     problem = batched.Problem(
         law_log_loss(np, law, points), np.log(points.L)[None], np.ones((1, len(points.L))),

@@ -37,7 +37,11 @@ def effective(resource: Any, repetitions: Any, constant: Any) -> Any:
 def optimal_size(base: Any, U: Any) -> Any:
     """N_opt = (alpha A / (beta B))**(1/alpha) U**(beta/alpha), the size that U tokens can use."""
     _, A, alpha, B, beta = base
-    optimal = (alpha * A / (beta * B)) ** (1 / alpha) * U ** (beta / alpha)
+    size, data = alpha * A, beta * B
+    with np.errstate(all="ignore"):  # slow exponents give sizes that only their logarithm can hold
+        ratio = namespace(size).log(size) - namespace(data).log(data)
+        log = (ratio + beta * namespace(U).log(U)) / alpha
+        optimal = namespace(log).exp(log)
     return namespace(optimal).clip(optimal, TINY, None)
 
 

@@ -50,7 +50,7 @@ def _run_line(row: Row, part: str, reason: str) -> dict[str, Any]:
     return {
         **_where(row), **_setting(row), "seed": row.seed, "kind": row.kind, "state": row.state,
         "val_loss": row.val_loss, "val_bpb": row.val_bpb, "bound": row.tags.get("bound"),
-        "device_seconds": row.device_seconds, "part": part, "reason": reason,
+        "device_seconds": row.all_device_seconds, "part": part, "reason": reason,
         "run_id": row.run_id, "config_hash": row.config_hash, "key": row.key,
     }  # fmt: skip
 

@@ -116,7 +116,7 @@ def cost(found: Analysis) -> str:
     rows = [*found.rows, *(one.row for one in found.left if one.row is not None)]
     seconds: dict[str, float] = {}
     for row in {row.run_id: row for row in rows}.values():
-        seconds[row.recipe] = seconds.get(row.recipe, 0.0) + row.all_device_seconds
+        seconds[row.recipe] = seconds.get(row.recipe, 0.0) + (row.all_device_seconds or 0.0)
     each = ", ".join(f"{recipe} {_hours(spent)}" for recipe, spent in sorted(seconds.items()))
     return f"Device time of all results: {_hours(sum(seconds.values()))} ({each})."
 

@@ -75,7 +75,7 @@ def _line(cell: Cell, parent: CellRow, rows: Sequence[Row]) -> CellLine:
         planned=int(tags.get("planned", 0)) or len(rows),
         counts=counts,
         running=running,
-        device_seconds=sum(row.all_device_seconds for row in rows),
+        device_seconds=sum(row.all_device_seconds or 0.0 for row in rows),
         note=tags.get("waits_for", "") if word == "waiting" else "",
         winner_run_id=tags.get("winner", "") or (best.run_id if best else ""),
     )

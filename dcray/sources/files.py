@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
 import zlib
 from codecs import BOM_UTF8
 from collections.abc import Iterator
@@ -72,7 +73,8 @@ class Files(SourceOptions):
             return [root]
         if not root.is_dir():
             raise ConfigError(f"{root} does not exist: files needs a file or a folder")
-        found = sorted(p for p in root.rglob("*") if _known(p) and (p.is_symlink() or p.is_file()))
+        known = (path for path in _below(root) if _known(path))
+        found = sorted(path for path in known if path.is_symlink() or path.is_file())
         if not found:
             raise ConfigError(f"{root} holds no file that can be read{_kinds()}")
         if broken := [p for p in found if not p.exists()]:
@@ -81,6 +83,16 @@ class Files(SourceOptions):
 
     def documents(self) -> ray.data.Dataset:
         return read_files(self._root, self.paths(), self.text_column)
+
+
+def _below(root: Path) -> Iterator[Path]:
+    """Every path below a folder but folders; ConfigError for one that may not be looked into."""
+
+    def stop(error: OSError) -> None:
+        raise ConfigError(f"{error.filename} cannot be read: {error.strerror}")
+
+    for folder, _, names in os.walk(root, onerror=stop):
+        yield from (Path(folder, name) for name in names)
 
 
 def read_files(root: Path, paths: list[Path], text_column: str = "text") -> ray.data.Dataset:

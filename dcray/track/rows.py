@@ -55,9 +55,10 @@ class Row:
         return Cell(self.study, self.size, self.unique_tokens, self.recipe)
 
     @property
-    def all_device_seconds(self) -> float:
-        """Of all its devices together; 0 where nothing is known of them."""
-        return (self.device_seconds or 0.0) * int(self.tags.get("world_size", 1))
+    def all_device_seconds(self) -> float | None:
+        """Of all its devices together: what is on record is the time of one."""
+        one = self.device_seconds
+        return None if one is None else one * int(self.tags.get("world_size", 1))
 
 
 def state_of(status: str, tags: Mapping[str, str]) -> str:

@@ -9,6 +9,7 @@ import pytest
 from dcray.fit import published
 from dcray.fit.answer import Question, answer
 from dcray.fit.as_json import as_json
+from dcray.fit.diagnose import diagnose
 from dcray.fit.grid import Row
 from dcray.fit.text import _short, answer_text, headline
 
@@ -93,3 +94,12 @@ def test_a_bound_is_called_one_wherever_it_stands_beside_a_loss():
     assert as_json(found)["recipes"]["mdlm"]["bound"] == "upper bound"
     (pairs,) = [p for p in answer_text(found).splitlines() if p.startswith("mdlm minus ar")]
     assert pairs.endswith(note)
+
+
+def test_a_term_that_is_zero_puts_no_warning_on_the_screen(found, recwarn):
+    """Some fits end there: its logarithm is none."""
+    one = found.fits["ar"]["softq"]
+    E, A, _, alpha, rho = one.theta
+    flags = diagnose(replace(one, theta=(E, A, 0.0, alpha, rho))).flags
+    assert "B is at its bound 0" in flags
+    assert recwarn.list == []

@@ -61,3 +61,11 @@ def test_c4_constants_in_billions():
     note = published.figures()["muennighoff_fixed_c4"]["c4_coefficients_log"]["note"]
     E, A, _, B, _ = plugins.load("laws", "muennighoff_c4").base
     assert f"A = {A:.6f}, B = {B:.6f}, E = {E:.6f}" in note
+
+
+def test_exponents_so_slow_that_a_size_overflows_give_a_loss():
+    """Where losses do not depend on size, a fit ends at alpha = 0.01: N_opt is 10^500 or so."""
+    law = plugins.load("laws", "muennighoff")
+    for B in (1e-6, 0.0):
+        loss = law((2.0, 0.9, 0.01, B, 0.3, 10.0, 1.0), 6e-5, 1.6e-5, num_epochs=16.0)
+        assert loss == pytest.approx(2 + 0.9 * 6e-5**-0.01, abs=1e-4)

@@ -10,6 +10,7 @@ import pytest
 from dcray.report import figures, tables
 from dcray.report.analysis import Asked, analyze
 from dcray.report.cells import Left
+from dcray.report.data import runs_csv
 from dcray.report.page import answers, commands, cost, page, qualifications
 from tests.report.rows import hopeless, row
 
@@ -182,7 +183,9 @@ def test_the_commands_can_be_pasted():
 
 def test_device_time_counts_every_device():
     many = replace(row(3.0), tags={"objective": "ar", "world_size": "8"}, device_seconds=100.0)
-    assert cost(analyze("s", [many], [], Asked())).endswith(": 13 min (ar 13 min).")
+    found = analyze("s", [many], [], Asked())
+    assert cost(found).endswith(": 13 min (ar 13 min).")
+    assert ",800.0,winner," in runs_csv(found)
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

@@ -3,6 +3,8 @@
 import gzip
 import json
 import os
+import shutil
+import tempfile
 from pathlib import Path
 
 import pyarrow as pa
@@ -90,6 +92,26 @@ def test_what_cannot_be_read_is_named(tmp_path):
     (tmp_path / "gone.txt").symlink_to(tmp_path / "nowhere")
     with pytest.raises(ConfigError, match=r"gone\.txt cannot be read"):
         parse(f"files:{tmp_path}").paths()
+
+
+@pytest.fixture
+def forbidden():
+    """A folder with a text, and with a subfolder that may not be looked into; no root here."""
+    root, me = Path(tempfile.mkdtemp()), os.geteuid()
+    root.chmod(0o755)
+    (root / "a.txt").write_text("text")
+    (root / "hidden").mkdir(mode=0)
+    if me == 0:
+        os.seteuid(65_534)
+    yield root
+    os.seteuid(me)
+    shutil.rmtree(root)
+
+
+def test_a_folder_that_may_not_be_looked_into_is_named(forbidden):
+    """What lies in it would be missing from the corpus, and nobody would know."""
+    with pytest.raises(ConfigError, match=r"hidden cannot be read: Permission denied"):
+        parse(f"files:{forbidden}").paths()
 
 
 def test_a_name_that_is_no_utf8_is_named(tmp_path):
