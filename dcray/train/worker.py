@@ -183,8 +183,8 @@ def _on_rank(
     )
     assert run.runtime.microbatch_size is not None, "the driver chooses it"
     on_gpu = place.device.type == "cuda"
+    place.wait()
     if on_gpu:  # the process may have trained a larger run before
-        torch.cuda.init()  # type: ignore[no-untyped-call]
         torch.cuda.reset_peak_memory_stats(place.device)
     outcome: Outcome = train(
         run,
