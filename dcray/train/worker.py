@@ -143,6 +143,7 @@ def _train(leg: Leg, refs: StreamRefs, plugin_files: list[tuple[str, str]]) -> d
             scaling_config=ray.train.ScalingConfig(num_workers=0, use_gpu=gpu),
         )
     else:
+        ours = ray.tune.get_context().get_experiment_name()  # a folder that goes with the command
         each = {"CPU": run.runtime.threads} | ({"GPU": 1} if gpu else {})
         trainer = TorchTrainer(
             on_rank(ray.train.report),
@@ -152,7 +153,7 @@ def _train(leg: Leg, refs: StreamRefs, plugin_files: list[tuple[str, str]]) -> d
             torch_config=TorchConfig(backend="nccl" if gpu else "gloo"),
             run_config=ray.train.RunConfig(
                 name=f"workers-{os.getpid()}-{folder.name}",
-                storage_path=str(folder.parent.parent / "logs"),
+                storage_path=str(folder.parent.parent / "logs" / ours),
                 callbacks=[TuneReportCallback()],
             ),
         )
