@@ -39,7 +39,9 @@ def test_a_corpus_and_its_summary(monkeypatch, capsys, texts, tmp_path, ray_sess
     folder = tmp_path / "c [v2]"  # brackets are letters, not markup
     words = ["prepare", f"files:{texts}", "--out", folder, *ASKED]
     code, out, err = run(monkeypatch, capsys, *words)
-    assert (code, err) == (0, f"preparing {folder} from files:{texts}\n")
+    begin, warning = err.splitlines()
+    assert (code, begin) == (0, f"preparing {folder} from files:{texts}")
+    assert warning.startswith("warning: the validation set is of 1 document: a loss on it says")
     assert f"{folder} is prepared" in out
     assert "2,000 tokens" in out
     code, out, _ = run(monkeypatch, capsys, *words)
@@ -47,6 +49,14 @@ def test_a_corpus_and_its_summary(monkeypatch, capsys, texts, tmp_path, ray_sess
     assert "is already there" in out
     code, out, _ = run(monkeypatch, capsys, *words, "--json")
     assert json.loads(out)["train"]["tokens"] == 2000
+
+
+def test_a_validation_set_of_many_documents_needs_no_warning(
+    monkeypatch, capsys, texts, tmp_path, ray_session
+):
+    asked = [*ASKED, "--val-tokens", "3k"]  # of 20 documents of some 500 bytes each
+    words = ["prepare", f"files:{texts}", "--out", tmp_path / "c", *asked]
+    assert run(monkeypatch, capsys, *words)[2] == f"preparing {tmp_path / 'c'} from files:{texts}\n"
 
 
 def test_a_vocabulary_that_is_mostly_dead_is_told_with_figures(

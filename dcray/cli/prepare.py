@@ -9,10 +9,11 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from dcray.cli.console import err, out, progress_bar, say
+from dcray.cli.console import err, last_word, out, progress_bar, say
 from dcray.errors import ConfigError, plural
 
 SMALL_VOCABULARY = 512  # the 256 bytes are in every one, used or not
+FEW_DOCUMENTS = 5  # in a validation set: fewer are told
 
 
 def prepare(
@@ -60,7 +61,7 @@ def prepare(
     from dcray.corpus.prepare import prepare as prepare_corpus
 
     there = (folder / "manifest.json").exists()
-    with progress_bar() as on_progress:
+    with progress_bar() as on_progress, last_word():
         manifest = prepare_corpus(
             built,
             folder,
@@ -74,7 +75,7 @@ def prepare(
         out.print_json(json.dumps(manifest.model_dump(mode="json")))
         return
     _print_corpus(folder, manifest, there)
-    if warning := _dead_ids(manifest):
+    for warning in filter(None, (_dead_ids(manifest), _few_documents(manifest))):
         err.print(f"warning: {warning}", markup=False)
 
 
@@ -148,6 +149,17 @@ def _dead_ids(manifest: Any) -> str:
         f"{size - used:,} of the {size:,} ids of {manifest.tokenizer.name} never occur in the "
         f"{manifest.train.tokens:,} training tokens: their embeddings are parameters that nothing "
         f"trains; a smaller vocabulary fits (--tokenizer bpe:{smaller}), or a larger budget"
+    )
+
+
+def _few_documents(manifest: Any) -> str:
+    """A sentence where the validation set is of hardly any documents, else ""."""
+    found = manifest.validation.documents
+    if manifest.split == "row" or found >= FEW_DOCUMENTS:
+        return ""
+    return (
+        f"the validation set is of {plural(found, 'document')}: a loss on it says little of other "
+        "text. More and shorter documents make it broader, or a larger --val-tokens"
     )
 
 

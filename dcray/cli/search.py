@@ -16,6 +16,7 @@ from dcray.cli.console import (
     STOPPED,
     address_line,
     err,
+    last_word,
     names,
     out,
     print_wide,
@@ -134,6 +135,7 @@ def run_search(
         stack.enter_context(store)
         refuse_unreachable(asked, wishes, RecordElsewhere(store).promised)
         view = stack.enter_context(search_view(quiet=quiet, verbose=verbose, address=address))
+        stack.enter_context(last_word())
         for warning in dict.fromkeys(w for wish in wishes for w in wish.warnings()):
             view.note(f"warning: {warning}")
         site = Site(opened, store, directory, view, max_concurrent=max_concurrent)

@@ -18,6 +18,7 @@ from dcray.cli.console import (
     STOPPED,
     address_line,
     err,
+    last_word,
     out,
     say,
 )
@@ -123,6 +124,7 @@ def run_all(
     with (
         Store.open(directory, study=study, tracking_uri=tracking_uri) as store,
         live_view(quiet=quiet) as view,
+        last_word(),
     ):
         return execute(requests, opened, store, directory=directory, view=view)
 
@@ -210,7 +212,7 @@ def _dry_run(
         "memory": f"{f['memory_bytes'] / gib:.2f} GiB a device: {f['state_bytes'] / gib:.2f} of "
         f"weights and optimizer, {f['activation_bytes'] / gib:.2f} of activations",
         "checkpoint": f"{_on_disk(f['checkpoint_bytes'])} on disk",
-        "time": f"{duration(found.seconds)} on {f['num_workers']} x {found.device} "
+        "time": f"{duration(found.seconds)} of training on {f['num_workers']} x {found.device} "
         f"(from {found.seconds_from})",
     }
     for name, text in rows.items():
