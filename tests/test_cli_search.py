@@ -328,7 +328,7 @@ BAD = {
     "winners of no cell": (
         "",
         'space = [{ lr = { winners = ["99k"] } }]\n',
-        'it needs the winner of tiny_99k_ar, which no file of the study "micro" searches',
+        'it needs the winner of tiny 99k ar, which no file of the study "micro" searches',
     ),
     "objective": ("", 'objective = "mirr"\n', "mirr"),
     "resources": ("[resources.tiny]\nworkers = 8\nthreads = 64\n", "", "must be at most"),

@@ -110,5 +110,5 @@ def _note(queue: StudyQueue, state: State) -> str:
     for cell in state.waits_for:
         study = "" if cell.study == queue.study else f"{cell.study}:"
         fate = ", which has no winner" if queue.hopeless(cell) else ""
-        names.append(f"{study}{cell.name}{fate}")
+        names.append(f"{study}{cell.label}{fate}")
     return f"waits for {' and '.join(names)}"
