@@ -25,20 +25,40 @@ HEADS = (  # head, what it stands for, whether it is text
     ("ans", "answered from the record", False),
     ("hours", "device-hours", False),
 )
+LEAST_NEEDED = (  # the first goes first where a screen is narrow; what is not here never goes
+    *("edge", "wd", "lr", "epochs"),
+    *("hours", "ans", "stop", "div", "fail", "done", "run"),
+)
+GAP = 2  # characters between two columns
 SHORT_EDGES = {"num_epochs": "epochs", "weight_decay": "wd"}
 MAX_EDGES = 6  # cells named in the note on edges
 
 
-def cells_table(lines: Sequence[CellLine]) -> Any:
-    """The cells as a rich table, one row each."""
+def cells_table(lines: Sequence[CellLine], width: int | None = None) -> Any:
+    """The cells as a rich table, one row each; where it must fit into `width`, its columns do."""
     from rich.table import Table
 
-    table = Table(box=None, pad_edge=False, padding=(0, 1))
+    rows = [cell_texts(line) for line in lines]
+    columns = {head: [row[at] for row in rows] for at, (head, *_) in enumerate(HEADS)}
+    if width is not None:
+        _fit(columns, width)
+    table = Table(box=None, pad_edge=False, padding=(0, GAP // 2))
     for head, _, text in HEADS:
-        table.add_column(head, justify="left" if text else "right", no_wrap=True)
-    for line in lines:
-        table.add_row(*map(escape, cell_texts(line)))
+        if head in columns:
+            table.add_column(head, justify="left" if text else "right", no_wrap=True)
+    for row in zip(*columns.values(), strict=True):
+        table.add_row(*map(escape, row))
     return table
+
+
+def _fit(columns: dict[str, list[str]], width: int) -> None:
+    """Take columns out until the others fit: first those that are empty, then the least needed."""
+    from rich.cells import cell_len
+
+    sizes = {head: GAP + max(map(cell_len, (head, *texts))) for head, texts in columns.items()}
+    for head in sorted(LEAST_NEEDED, key=lambda head: any(columns[head])):
+        if sum(sizes[head] for head in columns) - GAP > width:
+            del columns[head]
 
 
 def cell_texts(line: CellLine) -> list[str]:
