@@ -19,7 +19,7 @@ HEADS = (  # head, what it stands for, whether it is text
     ("edge", "axes at whose end the winner lies", True),
     ("done", "trained by the last command", False),
     ("run", "running", False),
-    ("stop", "dropped by the ladder", False),
+    ("stop", "dropped by the ladder, or interrupted", False),
     ("div", "diverged", False),
     ("fail", "", False),
     ("ans", "answered from the record", False),
@@ -31,7 +31,7 @@ LEAST_NEEDED = (  # the first goes first where a screen is narrow; what is not h
 )
 GAP = 2  # characters between two columns
 SHORT_EDGES = {"num_epochs": "epochs", "weight_decay": "wd"}
-MAX_EDGES = 6  # cells named in the note on edges
+MAX_NAMES = 6  # cells named in one note
 
 
 def cells_table(lines: Sequence[CellLine], width: int | None = None) -> Any:
@@ -89,14 +89,17 @@ def notes(lines: Sequence[CellLine]) -> list[str]:
         for line in lines
         if line.state == "no winner"
     ]
-    edges = [line for line in lines if line.edges and line.state in ("done", "confirming")]
-    if edges:
-        names = [line.cell.label for line in edges[:MAX_EDGES]]
-        names += [f"{len(edges) - MAX_EDGES} more"] if len(edges) > MAX_EDGES else []
-        found.append(
-            f"winners at an edge of their space: {', '.join(names)}; a wider space may hold better"
-        )
+    if stopped := _names([line for line in lines if line.state == "stopped"]):
+        found.append(f"interrupted: {stopped}; the same command again goes on where it stopped")
+    if edges := _names([x for x in lines if x.edges and x.state in ("done", "confirming")]):
+        found.append(f"winners at an edge of their space: {edges}; a wider space may hold better")
     return found
+
+
+def _names(lines: Sequence[CellLine]) -> str:
+    names = [line.cell.label for line in lines[:MAX_NAMES]]
+    more = [f"{len(lines) - MAX_NAMES} more"] if len(lines) > MAX_NAMES else []
+    return ", ".join(names + more)
 
 
 def tally(lines: Sequence[CellLine]) -> str:
