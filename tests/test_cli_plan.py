@@ -195,7 +195,7 @@ def test_a_winner_on_record_counts_though_no_file_searches_it(dcray, tmp_path):
         params = {"num_epochs": 4, "weight_decay": 0.5, "lr": 2e-3, "num_params": 1}
         result = store.begin(Key(cell, "a", 42, "branch"), config={}, params=params)
         result.finish({"val_loss": 3.0})
-        with pytest.raises(ConfigError, match="it needs the winner of 60k_8k_ar"):
+        with pytest.raises(ConfigError, match="it needs the winner of 60k 8k ar"):
             dcray("child.toml")  # no search has chosen it yet
         lease.tag({"search_state": "done", "winner": result.run_id})
     (one,) = json.loads(dcray("child.toml", "--json"))["cells"]

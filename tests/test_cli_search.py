@@ -328,7 +328,7 @@ BAD = {
     "winners of no cell": (
         "",
         'space = [{ lr = { winners = ["99k"] } }]\n',
-        'it needs the winner of tiny_99k_ar, which no file of the study "micro" searches',
+        'it needs the winner of tiny 99k ar, which no file of the study "micro" searches',
     ),
     "objective": ("", 'objective = "mirr"\n', "mirr"),
     "resources": ("[resources.tiny]\nworkers = 8\nthreads = 64\n", "", "must be at most"),
@@ -386,6 +386,9 @@ def test_a_rung_below_a_quarter_is_warned_of(dcray, tiny_corpus, tmp_path):
     code, _, err = dcray(*search_words(study, tiny_corpus, tmp_path / "runs"))
     assert code == 0
     assert "warning: recipes.ar: rung 1 lies below a quarter of the longest run" in err
+    said = [text for text in err.splitlines() if ": val loss " in text]
+    assert re.search(r" s; (\d+) of \1 trials settled$", said[-1]), said[-1]
+    assert all(re.search(r" trials settled, about .* left at most$", text) for text in said[:-1])
 
 
 def test_a_cell_that_another_job_holds_is_skipped(dcray, tiny_corpus, tmp_path):

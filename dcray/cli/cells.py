@@ -19,26 +19,46 @@ HEADS = (  # head, what it stands for, whether it is text
     ("edge", "axes at whose end the winner lies", True),
     ("done", "trained by the last command", False),
     ("run", "running", False),
-    ("stop", "dropped by the ladder", False),
+    ("stop", "dropped by the ladder, or interrupted", False),
     ("div", "diverged", False),
     ("fail", "", False),
     ("ans", "answered from the record", False),
     ("hours", "device-hours", False),
 )
+LEAST_NEEDED = (  # the first goes first where a screen is narrow; what is not here never goes
+    *("edge", "wd", "lr", "epochs"),
+    *("hours", "ans", "stop", "div", "fail", "done", "run"),
+)
+GAP = 2  # characters between two columns
 SHORT_EDGES = {"num_epochs": "epochs", "weight_decay": "wd"}
-MAX_EDGES = 6  # cells named in the note on edges
+MAX_NAMES = 6  # cells named in one note
 
 
-def cells_table(lines: Sequence[CellLine]) -> Any:
-    """The cells as a rich table, one row each."""
+def cells_table(lines: Sequence[CellLine], width: int | None = None) -> Any:
+    """The cells as a rich table, one row each; where it must fit into `width`, its columns do."""
     from rich.table import Table
 
-    table = Table(box=None, pad_edge=False, padding=(0, 1))
+    rows = [cell_texts(line) for line in lines]
+    columns = {head: [row[at] for row in rows] for at, (head, *_) in enumerate(HEADS)}
+    if width is not None:
+        _fit(columns, width)
+    table = Table(box=None, pad_edge=False, padding=(0, GAP // 2))
     for head, _, text in HEADS:
-        table.add_column(head, justify="left" if text else "right", no_wrap=True)
-    for line in lines:
-        table.add_row(*map(escape, cell_texts(line)))
+        if head in columns:
+            table.add_column(head, justify="left" if text else "right", no_wrap=True)
+    for row in zip(*columns.values(), strict=True):
+        table.add_row(*map(escape, row))
     return table
+
+
+def _fit(columns: dict[str, list[str]], width: int) -> None:
+    """Take columns out until the others fit: first those that are empty, then the least needed."""
+    from rich.cells import cell_len
+
+    sizes = {head: GAP + max(map(cell_len, (head, *texts))) for head, texts in columns.items()}
+    for head in sorted(LEAST_NEEDED, key=lambda head: any(columns[head])):
+        if sum(sizes[head] for head in columns) - GAP > width:
+            del columns[head]
 
 
 def cell_texts(line: CellLine) -> list[str]:
@@ -69,14 +89,17 @@ def notes(lines: Sequence[CellLine]) -> list[str]:
         for line in lines
         if line.state == "no winner"
     ]
-    edges = [line for line in lines if line.edges and line.state in ("done", "confirming")]
-    if edges:
-        names = [line.cell.label for line in edges[:MAX_EDGES]]
-        names += [f"{len(edges) - MAX_EDGES} more"] if len(edges) > MAX_EDGES else []
-        found.append(
-            f"winners at an edge of their space: {', '.join(names)}; a wider space may hold better"
-        )
+    if stopped := _names([line for line in lines if line.state == "stopped"]):
+        found.append(f"interrupted: {stopped}; the same command again goes on where it stopped")
+    if edges := _names([x for x in lines if x.edges and x.state in ("done", "confirming")]):
+        found.append(f"winners at an edge of their space: {edges}; a wider space may hold better")
     return found
+
+
+def _names(lines: Sequence[CellLine]) -> str:
+    names = [line.cell.label for line in lines[:MAX_NAMES]]
+    more = [f"{len(lines) - MAX_NAMES} more"] if len(lines) > MAX_NAMES else []
+    return ", ".join(names + more)
 
 
 def tally(lines: Sequence[CellLine]) -> str:

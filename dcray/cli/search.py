@@ -178,7 +178,9 @@ def _print(task: Search, study: Study, *, as_json: bool, quiet: bool) -> None:
         out.print(note, markup=False)
     failure = task.first_failure
     if failure is not None:
-        err.print(f"the first failure, {failure.request.name}:", markup=False)
+        from dcray.cli.search_view import run_label
+
+        err.print(f"the first failure, {run_label(failure.request)}:", markup=False)
         err.print((failure.traceback or failure.reason).rstrip(), markup=False)
     if any(line.state == "done" for line in lines):
         out.print(f"next: dcray analyze {study.name}", markup=False)

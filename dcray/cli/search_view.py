@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,8 +22,8 @@ REDRAW_SECONDS = 0.5
 class SearchView:
     """The live table, or a line for each result; everything goes to the error stream."""
 
-    def __init__(self, *, quiet: bool, verbose: bool, address: str) -> None:
-        self.quiet, self.verbose, self.address = quiet, verbose, address
+    def __init__(self, *, quiet: bool, verbose: bool) -> None:
+        self.quiet, self.verbose = quiet, verbose
         self.live: Any = None
         self.lines: Callable[[], list[CellLine]] = list
         self.reports: dict[str, tuple[Request, Report | None]] = {}
@@ -56,28 +56,33 @@ class SearchView:
         """A run ended."""
         self.reports.pop(ended.request.name, None)
         self.num_ended += ended.state in ("complete", "diverged", "failed")
-        if self.live is None or ended.state in ("failed", "refused", "lost"):
-            self.note(f"{run_label(ended.request)}: {_how(ended)}")
+        text = f"{run_label(ended.request)}: {_how(ended)}"
+        if self.live is None:
+            self.note(f"{text}; {self.head(self.lines())}")
+        elif ended.state in ("failed", "refused", "lost"):
+            self.note(text)
         self._refresh(now=True)
 
-    def head(self) -> str:
+    def head(self, lines: Sequence[CellLine]) -> str:
         """How far the search is, and how long it may still take."""
-        lines = self.lines()
         planned, left = sum(x.planned for x in lines), sum(x.left for x in lines)
-        hours = sum(line.device_seconds for line in lines) / 3600
-        text = f"{planned - left} of {plural(planned, 'trial')} settled, {hours:.3f} device-hours"
+        text = f"{planned - left} of {plural(planned, 'trial')} settled"
         if self.num_ended and left:
             per_trial = (time.monotonic() - self.started) / self.num_ended
             text += f", about {duration(per_trial * left)} left at most"
         return text
 
     def screen(self) -> Any:
-        """The whole picture."""
+        """The whole picture: what of the table fits, and lines that wrap."""
         from rich.console import Group
         from rich.text import Text
 
-        running = [Text(_progress(*pair)) for pair in self.reports.values()]
-        return Group(cells_table(self.lines()), Text(self.head()), *running, Text(self.address))
+        lines = self.lines()
+        hours = sum(line.device_seconds for line in lines) / 3600
+        head = f"{self.head(lines)}, {hours:.3f} device-hours"
+        below = [head, *(_progress(*pair) for pair in self.reports.values())]
+        texts = (Text(text, no_wrap=False, overflow="fold") for text in below)
+        return Group(cells_table(lines, err.width), *texts)
 
     def _refresh(self, *, now: bool = False) -> None:
         if self.live is None:
@@ -89,10 +94,10 @@ class SearchView:
 
 @contextmanager
 def search_view(*, quiet: bool, verbose: bool, address: str) -> Iterator[SearchView]:
-    """A view that is live where the error stream is a terminal."""
-    view = SearchView(quiet=quiet, verbose=verbose, address=address)
+    """A view that is live where the error stream is a terminal; before it, whole, the address."""
+    view = SearchView(quiet=quiet, verbose=verbose)
+    view.note(address)
     if quiet or not err.is_terminal:
-        view.note(address)
         yield view
         return
     from rich.live import Live

@@ -61,10 +61,10 @@ def status(
         return
     from rich.live import Live
 
-    with Live(cells_table(lines()), console=out, refresh_per_second=2) as live:
+    with Live(cells_table(lines(), out.width), console=out, refresh_per_second=2) as live:
         while True:
             time.sleep(WATCH_SECONDS)
-            live.update(cells_table(lines()))
+            live.update(cells_table(lines(), out.width))
 
 
 def _asked(study: str) -> tuple[str, list[Cell]]:

@@ -107,8 +107,8 @@ class Book:
             spent.earlier_seconds,
             int(run.runtime.workers),
         )
+        self.heard(ended)  # before it is shown: the view says how far the whole is
         self.view.end(ended)
-        self.heard(ended)
 
 
 def _settle(result: Result, outcome: Outcome, traceback: str) -> None:

@@ -189,7 +189,7 @@ class Search:
                     held[wish.cell] = str(error.owner)
             for cell, owner in held.items():
                 if self.held.get(cell) != owner:
-                    self.site.view.note(f"{cell.name} is skipped: it is held by {owner}")
+                    self.site.view.note(f"{cell.label} is skipped: it is held by {owner}")
             self.held = held
             yield
         finally:
@@ -208,7 +208,7 @@ class Search:
             try:
                 place_run(longest, self.site.machine, lambda text: notes.update({text: None}))
             except ConfigError as error:
-                problems += [f"{wish.cell.name}: {problem}" for problem in error.problems]
+                problems += [f"{wish.cell.label}: {problem}" for problem in error.problems]
         if problems:
             raise ConfigError(problems)
         for text in notes:

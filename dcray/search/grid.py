@@ -52,7 +52,7 @@ class Study:
                     found += error.problems
                     continue
                 if wish.cell in wishes:
-                    found.append(f"another file wishes for the cell {wish.cell.name} too")
+                    found.append(f"another file wishes for the cell {wish.cell.label} too")
                 wishes[wish.cell] = wish
             problems += [f"{name}{problem}" for problem in found]
         if problems:
@@ -184,7 +184,7 @@ def _refuse_circles(wishes: Mapping[Cell, CellWish]) -> None:
 
     def visit(cell: Cell, above: tuple[Cell, ...]) -> None:
         if cell in above:
-            names = " -> ".join(one.name for one in (*above[above.index(cell) :], cell))
+            names = " -> ".join(one.label for one in (*above[above.index(cell) :], cell))
             raise ConfigError(f"cells wait for each other's winners in a circle: {names}")
         if cell in done or cell not in wishes:
             return

@@ -46,7 +46,7 @@ def nowhere(cell: Cell, folders: Sequence[Path]) -> str:
     _, broken = files_named(cell.study, folders)
     because = f" ({'; '.join(broken)})" if broken else ""
     return (
-        f'it needs the winner of {cell.name}, which no file of the study "{cell.study}" searches '
+        f'it needs the winner of {cell.label}, which no file of the study "{cell.study}" searches '
         f"and no record has{because}: name a cell that is searched, or put the file that searches "
         "it beside this one"
     )

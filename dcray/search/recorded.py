@@ -49,7 +49,7 @@ def refuse_other_models(wishes: Sequence[CellWish], rows: Sequence[Row]) -> None
     models = {(row.cell, int(row.params.get(MODEL, 0))) for row in found}
     now = {wish.cell: num_non_embedding_params(wish.base().shape) for wish in wishes}
     problems = [
-        f"the results on record of {cell.name} are of another model: {then:,} parameters without "
+        f"the results on record of {cell.label} are of another model: {then:,} parameters without "
         f'embeddings, and "{cell.size}" has {now[cell]:,} now. Give the size another name, or '
         "--study another"
         for cell, then in sorted(models, key=lambda pair: (pair[0].name, pair[1]))

@@ -19,11 +19,12 @@ class CellLine:
     """One cell: its state, its best result, and what became of what was planned.
 
     planned = finished + stopped + diverged + failed + answered, once the cell is done: trained to
-    the end by this command, dropped by the ladder, without a loss, and on record before.
+    the end by this command, dropped by the ladder (or interrupted, where no search planned it),
+    without a loss, and on record before.
     """
 
     cell: Cell
-    state: str  # waiting, searching, confirming, done, no winner, held
+    state: str  # waiting, searching, confirming, done, no winner, held; on record: stopped, ...
     num_epochs: int | None = None
     weight_decay: float | None = None
     lr: float | None = None
@@ -110,5 +111,5 @@ def _note(queue: StudyQueue, state: State) -> str:
     for cell in state.waits_for:
         study = "" if cell.study == queue.study else f"{cell.study}:"
         fate = ", which has no winner" if queue.hopeless(cell) else ""
-        names.append(f"{study}{cell.name}{fate}")
+        names.append(f"{study}{cell.label}{fate}")
     return f"waits for {' and '.join(names)}"

@@ -51,15 +51,17 @@ def _line(cell: Cell, parent: CellRow, rows: Sequence[Row]) -> CellLine:
     answered = min(
         int(tags.get("answered", 0)), states.count("complete") + states.count("diverged")
     )
+    interrupted = 0 if tags.get("search_state") else states.count("interrupted")
     counts = dict.fromkeys(COUNTS, 0) | {
         "finished": max(0, states.count("complete") - answered),
-        "stopped": int(tags.get("stopped", 0)),
+        "stopped": int(tags.get("stopped", 0)) + interrupted,
         "diverged": states.count("diverged"),
         "failed": states.count("failed"),
         "answered": answered,
     }
     running = states.count("running") if parent.held else 0
-    word = tags.get("search_state") or ("done" if best else "no winner")
+    alone = "done" if best else "stopped" if interrupted else "no winner"
+    word = tags.get("search_state") or alone
     if not parent.held and (word in RUNNING or "running" in states):
         word = "lost" if parent.status == "RUNNING" else "stopped"
     elif parent.held and not tags.get("search_state"):

@@ -27,7 +27,7 @@ class CellHeldError(Exception):
 
     def __init__(self, cell: Cell, owner: Owner, heartbeat: float | None) -> None:
         self.cell, self.owner, self.heartbeat = cell, owner, heartbeat
-        super().__init__(f"{cell.name} is held by {owner}")
+        super().__init__(f"{cell.label} is held by {owner}")
 
 
 class Lease:

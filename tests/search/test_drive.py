@@ -47,7 +47,7 @@ def test_a_size_that_is_another_model_than_on_record_is_refused(tiny_corpus, tmp
         store.begin(one.key, config=config, params=params).finish({"val_loss": 3.0})
         task()._read()
         path.write_text(path.read_text().replace("mlp_dim = 32", "mlp_dim = 64"))
-        with pytest.raises(ConfigError, match=r"tiny_500_ar .* another model: [0-9,]+ parameters"):
+        with pytest.raises(ConfigError, match=r"tiny 500 ar .* another model: [0-9,]+ parameters"):
             task().run()
 
 

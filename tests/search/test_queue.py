@@ -104,7 +104,7 @@ def test_the_dearest_ready_segment_comes_first_and_cells_wait_for_winners():
     flops = [sum(r.flops for r in chain) for chain in queue.ready()]
     assert flops == sorted(flops, reverse=True)
     line = cell_line(queue, Cell("toy", "60k", 8_000, "mir"))
-    assert (line.state, line.note) == ("waiting", "waits for 60k_8k_ar")
+    assert (line.state, line.note) == ("waiting", "waits for 60k 8k ar")
 
 
 def test_mir_takes_its_parents_winner_with_its_warm_up():
@@ -228,7 +228,7 @@ def test_winners_of_other_budgets_make_a_cross_product_and_wait():
     }
     queue = queue_of(study_of(MINI, other))
     cell = Cell("toy", "60k", 12_000, "ar")
-    assert cell_line(queue, cell).note == "waits for 60k_8k_ar and 60k_16k_ar"
+    assert cell_line(queue, cell).note == "waits for 60k 8k ar and 60k 16k ar"
     play(queue)
     parents = [queue.state(Cell("toy", "60k", u, "ar")).winner.config for u in (8_000, 16_000)]
     names = {(r.config.optim.lr, r.config.optim.weight_decay, r.config.num_epochs)
@@ -262,7 +262,7 @@ def test_a_cell_whose_parent_has_no_winner_says_so():
     queue = queue_of(study_of(MINI))
     play(queue, lambda request: float("inf"))
     line = cell_line(queue, Cell("toy", "60k", 8_000, "mir"))
-    assert line.note == "waits for 60k_8k_ar, which has no winner"
+    assert line.note == "waits for 60k 8k ar, which has no winner"
     assert cell_line(queue, Cell("toy", "60k", 8_000, "ar")).state == "no winner"
     assert queue.finished()
 

@@ -24,7 +24,7 @@ def test_a_cell_is_waited_for_where_it_has_a_winner_or_is_held(tmp_path):
         assert promised() == set()  # there is no such study yet
         assert RecordElsewhere(child).winner(PARENT) is None
         toy.cell(PARENT)
-        with pytest.raises(ConfigError, match="it needs the winner of 60k_8k_ar, which no file"):
+        with pytest.raises(ConfigError, match="it needs the winner of 60k 8k ar, which no file"):
             refuse_unreachable(CHILD, wishes, RecordElsewhere(child).promised)
         for state, winner, then in (("searching", "", set()), ("done", "a run", {PARENT})):
             lease = toy.claim(PARENT)

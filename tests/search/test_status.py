@@ -1,10 +1,13 @@
 """Where the cells of a study stand: in which order, and what is said where there is none."""
 
-from dcray.cli.cells import cells_table
+import json
+
+from dcray.cli.cells import cells_table, notes
 from dcray.errors import plural
+from dcray.search.standing import CellLine
 from dcray.search.status import record_lines
 from dcray.sizes import PAPER_SIZES, SIZES, size_order
-from dcray.track.points import Cell
+from dcray.track.points import Cell, Key
 from dcray.track.store import Store
 from tests.studies import call
 
@@ -36,3 +39,43 @@ def test_a_study_without_a_cell_is_a_sentence(tmp_path):
     code, out, err = call("status", "bare", "--dir", str(tmp_path))
     assert (code, err) == (0, "")
     assert out == "bare: no cell is on record yet; dcray search and dcray train begin one\n"
+
+
+def test_an_interrupted_run_is_counted_and_goes_on_and_nothing_failed(tmp_path):
+    """Ctrl-C in `dcray train`; the cell has no winner yet, but another one beside it has."""
+    waits, has = (Cell("s", "60k", tokens, "ar") for tokens in (8_000, 16_000))
+    with Store.open(tmp_path, study="s") as store:
+        for cell in (waits, has):
+            with store.claim(cell):
+                store.begin(Key(cell, "a", 42), config={}, params={}).interrupt("stopped")
+        with store.claim(has):
+            store.begin(Key(has, "b", 42), config={}, params={}).finish({"val_loss": 3.0})
+    code, out, err = call("status", "s", "--dir", str(tmp_path))
+    assert (code, err) == (0, "")
+    assert "interrupted: 60k 8k ar; the same command again goes on where it stopped\n" in out
+    assert "no winner" not in out
+    _, out, _ = call("status", "s", "--dir", str(tmp_path), "--json")
+    fields = ("state", "planned", "finished", "stopped", "failed", "left")
+    first, second = ([cell[name] for name in fields] for cell in json.loads(out)["cells"])
+    assert first == ["stopped", 1, 0, 1, 0, 0]
+    assert second == ["done", 2, 1, 1, 0, 0]
+
+
+def test_a_search_that_was_stopped_keeps_its_own_count(tmp_path):
+    """What is left of it is planned anew, and the ladder's own are counted as it says."""
+    cell = Cell("s", "60k", 8_000, "ar")
+    with Store.open(tmp_path, study="s") as store:
+        lease = store.claim(cell)
+        lease.tag({"search_state": "searching", "planned": "9", "stopped": "2"})
+        store.begin(Key(cell, "a", 42), config={}, params={}).interrupt("stopped")
+        lease.release("KILLED")
+    _, out, _ = call("status", "s", "--dir", str(tmp_path), "--json")
+    (found,) = json.loads(out)["cells"]
+    assert [found[name] for name in ("state", "stopped", "left")] == ["stopped", 2, 7]
+
+
+def test_a_note_names_six_cells():
+    lines = [CellLine(Cell("s", "60k", 1_000 * n, "ar"), "stopped") for n in range(1, 9)]
+    (note,) = notes(lines)
+    assert note.startswith("interrupted: 60k 1k ar, 60k 2k ar, ")
+    assert note.endswith("60k 6k ar, 2 more; the same command again goes on where it stopped")

@@ -246,7 +246,7 @@ def test_plan_and_search_refuse_a_winner_that_cannot_come_alike(dcray, tiny_corp
         assert (code, out) == (2, "")
         said.append(err.splitlines()[-1])
     assert said[0] == said[1]
-    assert "60k_99k_ar" in said[0]
+    assert "60k 99k ar" in said[0]
     other = tmp_path / "other.toml"
     other.write_text('study = "mine"\nsizes = ["60k"]\nbudgets = ["99k"]\nrecipes = 1\n')
     _, _, err = dcray("plan", path)
