@@ -73,16 +73,16 @@ class SearchView:
         return text
 
     def screen(self) -> Any:
-        """The whole picture: what of the table fits, and lines that wrap."""
+        """The whole picture: what of the table fits, and lines that wrap; cut from below if tall."""
         from rich.console import Group
         from rich.text import Text
 
         lines = self.lines()
         hours = sum(line.device_seconds for line in lines) / 3600
         head = f"{self.head(lines)}, {hours:.3f} device-hours"
-        below = [head, *(_progress(*pair) for pair in self.reports.values())]
-        texts = (Text(text, no_wrap=False, overflow="fold") for text in below)
-        return Group(cells_table(lines, err.width), *texts)
+        around = [head, *(_progress(*pair) for pair in self.reports.values())]
+        first, *running = (Text(text, no_wrap=False, overflow="fold") for text in around)
+        return Group(first, cells_table(lines, err.width), *running)
 
     def _refresh(self, *, now: bool = False) -> None:
         if self.live is None:
