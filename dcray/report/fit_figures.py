@@ -14,7 +14,7 @@ from dcray.fit.answer import Answer
 from dcray.fit.curve import curves
 from dcray.fit.diagnose import model_gap
 from dcray.fit.fit import Fit
-from dcray.fit.text import has_limit, leading_law
+from dcray.fit.text import leading_law
 from dcray.laws._law import Points
 from dcray.report.style import (
     HEIGHT,
@@ -119,7 +119,7 @@ def against_data(found: Answer) -> Drawn:
             axes.plot(points.U[at] * 1e9, (points.L + one.residuals)[at], color=look["color"])
         else:
             axes.plot(budgets * 1e9, one.predict(N, budgets), color=look["color"])
-    if has_limit(one):
+    if one.has_limit:
         axes.plot(budgets * 1e9, one.limit(budgets), "k--", label="infinite")
     count_axis(axes.xaxis, points.U * 1e9)
     axes.set_xlabel("unique tokens")
@@ -130,7 +130,7 @@ def against_data(found: Answer) -> Drawn:
     limit = (
         f"With infinitely many parameters {law} goes from {high:.3f} at "
         f"{short(points.U.min() * 1e9)} tokens to {low:.3f} at {short(points.U.max() * 1e9)}."
-        if has_limit(one)
+        if one.has_limit
         else "The limit of infinitely many parameters is not identified here."
     )
     alt = f"Losses of {found.baseline} against unique tokens at each of {len(sizes)} sizes. {limit}"
