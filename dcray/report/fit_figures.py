@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from dcray.fit.answer import Answer
-from dcray.fit.curve import curves
+from dcray.fit.curve import at_bound, curves
 from dcray.fit.diagnose import model_gap
 from dcray.fit.fit import Fit
 from dcray.fit.text import leading_law
@@ -151,19 +151,22 @@ def asymptotes(found: Answer) -> Drawn:
             sizes = np.geomspace(N.min(), N.max() * 8, 60)
             axes.plot(N * 1e9, one.points.L, linestyle="", **look)
             axes.plot(sizes * 1e9, one.predict(sizes, U), color=look["color"])
-            axes.axhline(one.theta[0], color=look["color"], linestyle=":", linewidth=1)
-        count_axis(axes.xaxis, found.grids[recipe].points.N * 1e9, most=3)
+            if not at_bound(one):
+                axes.axhline(one.theta[0], color=look["color"], linestyle=":", linewidth=1)
+        count_axis(axes.xaxis, found.grids[recipe].points.N * 1e9, most=-(-3 // len(fitted)))
         axes.set_title(found.grids[recipe].label)
         axes.set_xlabel("parameters")
     below(figure, marks([U * 1e9 for U in budgets]), title=BUDGETS)
     panels.flat[0].set_ylabel(LOSS)
     title = "Each budget's curve over size, and its asymptote (dotted)"
     ends = "; ".join(
-        f"{recipe} at {short(U * 1e9)}: {one.theta[0]:.3f}"
+        f"{recipe} at {short(U * 1e9)}: "
+        + ("at its bound 0" if at_bound(one) else f"{one.theta[0]:.3f}")
         for recipe, by_budget in fitted.items()
         for U, one in by_budget.items()
     )
-    exact = any(one.flags for by_budget in fitted.values() for one in by_budget.values())
+    every = [one for by_budget in fitted.values() for one in by_budget.values()]
+    exact = any(one.flags for one in every if not at_bound(one))
     alt = f"Asymptotes in nats: {ends}." + (
         " With three sizes a curve passes through every point, so it has no error bar."
         if exact
