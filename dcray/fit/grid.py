@@ -91,13 +91,14 @@ def read_csv(path: str | Path) -> list[Row]:
     loss = _check_columns(path, columns)
     rows, problems = [], []
     for number, values in enumerate(lines, start=2):
+        where = f"{path.name}, line {number}"
         cleaned = {
             (k or "").strip(): (v or "").strip() for k, v in values.items() if isinstance(v, str)
         }
         try:
-            rows.append(_row(cleaned, loss, f"line {number}"))
+            rows.append(_row(cleaned, loss, where))
         except ValueError as error:
-            problems.append(f"{path.name}, line {number}: {error}")
+            problems.append(f"{where}: {error}")
     if problems:
         raise ConfigError(_shortened(problems))
     if not rows:

@@ -17,7 +17,6 @@ from dcray.fit.fit import Fit
 from dcray.fit.text import leading_law
 from dcray.laws._law import Points
 from dcray.report.style import (
-    HEIGHT,
     AbsentError,
     below,
     count_axis,
@@ -144,8 +143,12 @@ def asymptotes(found: Answer) -> Drawn:
     if not fitted:
         raise AbsentError("a curve over size needs three sizes at one budget")
     budgets = sorted({U for by_budget in fitted.values() for U in by_budget})
-    figure, panels = sheet(1, len(fitted), height=HEIGHT + 0.2, sharey=True, squeeze=False)
-    for axes, (recipe, by_budget) in zip(panels.flat, fitted.items(), strict=True):
+    columns = min(2, len(fitted))
+    rows = -(-len(fitted) // columns)
+    figure, panels = sheet(rows, columns, height=0.9 + 2 * rows, sharey=True, squeeze=False)
+    for axes in panels.flat[len(fitted) :]:
+        axes.set_visible(False)
+    for axes, (recipe, by_budget) in zip(panels.flat, fitted.items(), strict=False):
         for U, one in by_budget.items():
             look, N = ordered(budgets.index(U), len(budgets)), one.points.N
             sizes = np.geomspace(N.min(), N.max() * 8, 60)
@@ -153,11 +156,11 @@ def asymptotes(found: Answer) -> Drawn:
             axes.plot(sizes * 1e9, one.predict(sizes, U), color=look["color"])
             if not at_bound(one):
                 axes.axhline(one.theta[0], color=look["color"], linestyle=":", linewidth=1)
-        count_axis(axes.xaxis, found.grids[recipe].points.N * 1e9, most=-(-3 // len(fitted)))
+        count_axis(axes.xaxis, found.grids[recipe].points.N * 1e9, most=4 - columns)
         axes.set_title(found.grids[recipe].label)
         axes.set_xlabel("parameters")
     below(figure, marks([U * 1e9 for U in budgets]), title=BUDGETS)
-    panels.flat[0].set_ylabel(LOSS)
+    figure.supylabel(LOSS, fontsize=8)
     title = "Each budget's curve over size, and its asymptote (dotted)"
     ends = "; ".join(
         f"{recipe} at {short(U * 1e9)}: "

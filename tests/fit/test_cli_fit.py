@@ -87,6 +87,7 @@ def test_figures_go_where_they_are_asked_for(run, tmp_path):
     result = run(lines_of("dclm_ar"), "--laws", "softq,chinchilla", "--figures", folder)
     assert result.exit_code == 0, result.output
     assert "no figure worth: worth needs a second recipe" in result.output
+    assert f"5 figures, each as PNG and SVG: {folder}" in result.output
     names = {path.name for path in folder.iterdir()}
     drawn = ("gap", "fits", "against-data", "asymptotes", "residuals")
     assert names == {f"{name}.{kind}" for name in drawn for kind in ("png", "svg")}
@@ -179,7 +180,7 @@ BAD = {
         "at least 6 cells, of two sizes and two budgets; ar has 4 (2 sizes, 2 budgets)",
     ),
     "duplicate rows": ([*lines_of("dclm_ar"), lines_of("dclm_ar")[3]], (), "2 rows for one cell"),
-    "zero loss": (replaced(2, 3, "0"), (), "positive finite"),
+    "zero loss": (replaced(2, 3, "0"), (), "grid.csv, line 3: a loss must be a positive finite"),
     "negative loss": (replaced(2, 3, "-3.1"), (), "positive finite"),
     "NaN": (replaced(2, 3, "nan"), (), "positive finite"),
     "infinite": (replaced(2, 3, "inf"), (), "positive finite"),

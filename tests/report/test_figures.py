@@ -186,15 +186,18 @@ def test_budgets_that_have_no_panel_are_told():
 
 
 def test_a_recipe_may_be_called_by_any_letters(tmp_path):
-    """No name is taken for mathematics."""
+    """No name is taken for mathematics, nor for one that a legend is to leave out."""
     rows = [
         row(4 - i / 10, size=str(N), N=N, recipe=recipe)
         for i, N in enumerate((60_000, 120_000))
-        for recipe in ("ar", "mir $r^$")
+        for recipe in ("ar", "mir $r^$", "_hidden")
     ]
     pictures, _ = figures.of_study(analyze("s", rows, [], Asked()))
     figures.save_all(pictures, tmp_path)
     assert "mir $r^$" in (tmp_path / "loss-by-size.svg").read_text()
+    (picture,) = (one for one in pictures if one.name == "loss-by-size")
+    shown = [text.get_text().strip() for text in picture.figure.legends[0].get_texts()]
+    assert sorted(shown) == ["_hidden", "ar", "mir $r^$"]
 
 
 def test_curves_epochs_and_mir_options_show_what_was_planted(planted):
