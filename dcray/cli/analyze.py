@@ -74,7 +74,7 @@ def summary(found: Analysis, written: Written, *, quiet: bool) -> str:
     from dcray.fit.text import headline
     from dcray.report.tables import brief
 
-    lines = [f"no law is fitted: {reason}" for reason in found.why_no_fit]
+    lines = [found.no_law] if found.no_law else []
     if quiet:
         lines += (
             [headline(found.answer, r) for r in found.answer.equivalences] if found.answer else []

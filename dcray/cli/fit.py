@@ -90,8 +90,8 @@ def fit(
 
 
 def _draw(found: Answer, folder: Path) -> None:
-    """Every figure of the answer into the folder; why others are not there, on the error stream."""
-    from dcray.errors import ConfigError
+    """Every figure of the answer into the folder; where, and why not others, on standard error."""
+    from dcray.errors import ConfigError, plural
     from dcray.report.figures import of_answer, save_all, why_absent
 
     pictures, absent = of_answer(found)
@@ -102,6 +102,8 @@ def _draw(found: Answer, folder: Path) -> None:
         raise ConfigError(
             f"--figures must be a folder that can be written, got {folder} ({error.strerror})"
         ) from None
+    drawn = plural(len(pictures), "figure")
+    err.print(f"{drawn}, each as PNG and SVG: {folder}", markup=False)
     for names, reason in why_absent(absent):
         err.print(f"no figure {names}: {reason}", markup=False)
 

@@ -73,7 +73,7 @@ class SearchView:
         return text
 
     def screen(self) -> Any:
-        """The whole picture: what of the table fits, and lines that wrap; cut from below if tall."""
+        """The whole picture: how far it is first, since a low terminal cuts it from below."""
         from rich.console import Group
         from rich.text import Text
 

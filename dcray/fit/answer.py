@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -135,16 +135,21 @@ def _why_aside(rows: Sequence[Row], recipe: str) -> str | None:
     if bounds:
         return f"its losses are each an {bounds.pop()}, over other tokens; --recipe compares it"
     try:
-        cells = len(grid_of(rows, recipe).losses)
+        return _too_few([grid_of(rows, recipe)])
     except ConfigError as error:
         return "; ".join(error.problems)
-    if cells < MIN_CELLS:
-        return f"{_cells(cells)} no law: {MIN_CELLS} are the least"
-    return None
 
 
-def _cells(count: int) -> str:
-    return "a grid of one cell carries" if count == 1 else f"a grid of {count} cells carries"
+def _too_few(grids: Iterable[Grid]) -> str | None:
+    """What any law needs, and which of the grids have less; None where none has."""
+    few = [
+        f"{grid.recipe} has {len(grid.losses)} ({len(set(grid.points.N))} sizes, "
+        f"{len(set(grid.points.U))} budgets)"
+        for grid in grids
+        if len(grid.losses) < MIN_CELLS
+    ]
+    least = f"each law needs at least {MIN_CELLS} cells, of two sizes and two budgets"
+    return f"{least}; {', '.join(few)}" if few else None
 
 
 def _laws(question: Question, grids: Mapping[str, Grid]) -> tuple[tuple[str, ...], list[str]]:
@@ -153,6 +158,8 @@ def _laws(question: Question, grids: Mapping[str, Grid]) -> tuple[tuple[str, ...
         for name in question.laws:
             plugins.plugin("laws", name)
         return question.laws, []
+    if few := _too_few(grids.values()):
+        raise ConfigError(few)
     from dcray.fit.fit import check_points
 
     usable, left_out = [], []
@@ -163,10 +170,8 @@ def _laws(question: Question, grids: Mapping[str, Grid]) -> tuple[tuple[str, ...
             usable.append(name)
         except ConfigError as error:
             left_out += [f"law {problem}" for problem in error.problems]
-    cells = min(len(grid.losses) for grid in grids.values())
-    if not usable or cells < MIN_CELLS:
-        few = [f"{_cells(cells)} no law: {MIN_CELLS} are the least"] * (cells < MIN_CELLS)
-        raise ConfigError([*few, *left_out])
+    if not usable:
+        raise ConfigError(left_out)
     return tuple(usable), left_out
 
 
@@ -215,6 +220,8 @@ def _equivalences(found: Answer, recipe: str, question: Question) -> list[Equiva
             *efficiency.finite(fitted, its),
             *efficiency.by_asymptote(fitted, other),
         ]
+        if not (fitted.has_limit and its.has_limit):
+            each = [efficiency.without_limit(one) for one in each]
         if question.bootstrap:
             pair = found.resamples[found.baseline][law], found.resamples[recipe][law]
             each = intervals.with_intervals(each, *pair, draws)

@@ -84,6 +84,11 @@ def fit_curve(points: Points) -> Fit:
     )  # fmt: skip
 
 
+def at_bound(curve: Fit) -> bool:
+    """Whether E_U is at its bound 0: these sizes bend too little to tell an asymptote."""
+    return curve.theta[0] < 1e-6
+
+
 def curves(points: Points) -> dict[float, Fit]:
     """One curve for each budget U (billions) that has at least three sizes."""
     found = {}

@@ -9,7 +9,8 @@ finite     the same two laws at one size that both recipes trained; null 1.
 
 An answer has a status: "within" the baseline's budgets, "beyond the grid" (a number, extrapolated),
 or "none" (no amount of data between a millionth and a million times the grid's brings the baseline
-there).
+there). It is "limit not identified" where a method reads off a limit of infinite models that one of
+the two grids does not identify: its number then only looks like an answer.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from dcray.fit.fit import Fit
 from dcray.laws._law import Array, Points
 
 METHODS = ("joint", "finite", "asymptote")  # in the order in which they lead
+NO_LIMIT = "limit not identified"
 REACH = 1e6  # times the grid's smallest and largest budget: how far an equivalent is looked for
 
 
@@ -130,6 +132,11 @@ def by_asymptote(baseline: Fit, recipe: Points) -> list[Equivalence]:
         replace(answer, flags=curve.flags)
         for answer, curve in zip(answers, fitted.values(), strict=True)
     ]
+
+
+def without_limit(answer: Equivalence) -> Equivalence:
+    """The answer where one of the grids identifies no limit: a ratio at one size needs none."""
+    return answer if answer.method == "finite" else replace(answer, status=NO_LIMIT)
 
 
 def joint(baseline: Fit, recipe: Fit) -> list[Equivalence]:

@@ -19,6 +19,7 @@ from dcray.fit import batched
 from dcray.laws._law import Array, Law, Points
 
 FAILS = "the law does not describe this grid"  # how the flag of a hopeless fit begins
+NO_LIMIT = "alpha is not identified"  # how the flag begins where losses hardly fall with size
 AGREE = 1e-6  # relative difference of the objective up to which two starts count as one optimum
 
 
@@ -53,6 +54,11 @@ class Fit:
     def describes(self) -> bool:
         """Whether the law describes its grid at all; where not, nothing is read off it."""
         return not any(flag.startswith(FAILS) for flag in self.flags)
+
+    @property
+    def has_limit(self) -> bool:
+        """Whether the grid identifies the law's limit of infinite models."""
+        return not any(flag.startswith(NO_LIMIT) for flag in self.flags)
 
     @property
     def residuals(self) -> Array:

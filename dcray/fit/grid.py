@@ -91,13 +91,14 @@ def read_csv(path: str | Path) -> list[Row]:
     loss = _check_columns(path, columns)
     rows, problems = [], []
     for number, values in enumerate(lines, start=2):
+        where = f"{path.name}, line {number}"
         cleaned = {
             (k or "").strip(): (v or "").strip() for k, v in values.items() if isinstance(v, str)
         }
         try:
-            rows.append(_row(cleaned, loss, f"line {number}"))
+            rows.append(_row(cleaned, loss, where))
         except ValueError as error:
-            problems.append(f"{path.name}, line {number}: {error}")
+            problems.append(f"{where}: {error}")
     if problems:
         raise ConfigError(_shortened(problems))
     if not rows:
@@ -231,16 +232,18 @@ def grid_of(rows: Sequence[Row], recipe: str) -> Grid:
 
 
 def _check_cells(recipe: str, cells: Mapping[tuple[int, int], Sequence[Row]]) -> None:
-    problems = []
+    problems, single = [], []
     for position, (axis, other) in enumerate(
         (("model size", "num_params"), ("budget", "unique_tokens"))
     ):
         values = {cell[position] for cell in cells}
         if len(values) == 1:
-            problems.append(
-                f"recipe {recipe} has one {axis} only ({other} {count_label(values.pop())}): "
-                f"a law needs at least two, better four, to tell its terms apart"
-            )
+            single.append(f"one {axis} only ({other} {count_label(values.pop())})")
+    if single:
+        problems.append(
+            f"recipe {recipe} has {' and '.join(single)}: "
+            "a law needs at least two, better four, to tell its terms apart"
+        )
     for seeds in cells.values():
         epochs = {row.num_epochs for row in seeds if not math.isnan(row.num_epochs)}
         if len(epochs) > 1:

@@ -11,13 +11,11 @@ import numpy as np
 from dcray.fit.fit import FAILS
 from dcray.sections import count_label
 
-NO_LIMIT = "alpha is not identified"  # how the flag begins where losses hardly fall with size
 NO_INTERVAL = "No interval is drawn: --bootstrap 1000 gives one."
 
 if TYPE_CHECKING:
     from dcray.fit.answer import Answer
     from dcray.fit.efficiency import Equivalence
-    from dcray.fit.fit import Fit
     from dcray.fit.paired import Paired
     from dcray.fit.reproduce import Check
 
@@ -81,13 +79,8 @@ def leading_law(found: Answer) -> str:
 def leading_method(found: Answer, recipe: str) -> str:
     """ "joint" (infinite models) where the leading law identifies that limit, else "finite"."""
     law = leading_law(found)
-    limits = [has_limit(found.fits[name][law]) for name in (found.baseline, recipe)]
+    limits = [found.fits[name][law].has_limit for name in (found.baseline, recipe)]
     return "joint" if all(limits) else "finite"
-
-
-def has_limit(one: Fit) -> bool:
-    """Whether the grid identifies the law's limit of infinite models."""
-    return not any(flag.startswith(NO_LIMIT) for flag in one.flags)
 
 
 def headline(found: Answer, recipe: str) -> str:
@@ -193,7 +186,7 @@ def worth_notes(found: Answer, recipe: str) -> list[str]:
     notes = sorted({flag for one in found.equivalences[recipe] for flag in one.flags})
     failed = [law for law in found.fits[recipe] if not _describes(found, recipe, law)]
     return notes + [
-        f"no figure under {law}, which describes one of the two grids too badly" for law in failed
+        f"no ratio under {law}, which describes one of the two grids too badly" for law in failed
     ]
 
 

@@ -79,6 +79,11 @@ class Analysis:
         return self.choice.source
 
     @property
+    def no_law(self) -> str:
+        """The sentence that says why no law is fitted; "" where one is."""
+        return f"No law is fitted: {'; '.join(self.why_no_fit)}." if self.why_no_fit else ""
+
+    @property
     def read_other_data(self) -> bool:
         """Whether a cell of both studies was trained or validated on other tokens there."""
         here = {cell.place: cell.winner.tags.get("corpus_hash") for cell in self.cells}

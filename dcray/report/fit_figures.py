@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 
 from dcray.fit.answer import Answer
-from dcray.fit.curve import curves
+from dcray.fit.curve import at_bound, curves
 from dcray.fit.diagnose import model_gap
 from dcray.fit.fit import Fit
-from dcray.fit.text import has_limit, leading_law
+from dcray.fit.text import leading_law
 from dcray.laws._law import Points
 from dcray.report.style import (
-    HEIGHT,
     AbsentError,
     below,
     count_axis,
@@ -119,7 +118,7 @@ def against_data(found: Answer) -> Drawn:
             axes.plot(points.U[at] * 1e9, (points.L + one.residuals)[at], color=look["color"])
         else:
             axes.plot(budgets * 1e9, one.predict(N, budgets), color=look["color"])
-    if has_limit(one):
+    if one.has_limit:
         axes.plot(budgets * 1e9, one.limit(budgets), "k--", label="infinite")
     count_axis(axes.xaxis, points.U * 1e9)
     axes.set_xlabel("unique tokens")
@@ -130,7 +129,7 @@ def against_data(found: Answer) -> Drawn:
     limit = (
         f"With infinitely many parameters {law} goes from {high:.3f} at "
         f"{short(points.U.min() * 1e9)} tokens to {low:.3f} at {short(points.U.max() * 1e9)}."
-        if has_limit(one)
+        if one.has_limit
         else "The limit of infinitely many parameters is not identified here."
     )
     alt = f"Losses of {found.baseline} against unique tokens at each of {len(sizes)} sizes. {limit}"
@@ -144,26 +143,33 @@ def asymptotes(found: Answer) -> Drawn:
     if not fitted:
         raise AbsentError("a curve over size needs three sizes at one budget")
     budgets = sorted({U for by_budget in fitted.values() for U in by_budget})
-    figure, panels = sheet(1, len(fitted), height=HEIGHT + 0.2, sharey=True, squeeze=False)
-    for axes, (recipe, by_budget) in zip(panels.flat, fitted.items(), strict=True):
+    columns = min(2, len(fitted))
+    rows = -(-len(fitted) // columns)
+    figure, panels = sheet(rows, columns, height=0.9 + 2 * rows, sharey=True, squeeze=False)
+    for axes in panels.flat[len(fitted) :]:
+        axes.set_visible(False)
+    for axes, (recipe, by_budget) in zip(panels.flat, fitted.items(), strict=False):
         for U, one in by_budget.items():
             look, N = ordered(budgets.index(U), len(budgets)), one.points.N
             sizes = np.geomspace(N.min(), N.max() * 8, 60)
             axes.plot(N * 1e9, one.points.L, linestyle="", **look)
             axes.plot(sizes * 1e9, one.predict(sizes, U), color=look["color"])
-            axes.axhline(one.theta[0], color=look["color"], linestyle=":", linewidth=1)
-        count_axis(axes.xaxis, found.grids[recipe].points.N * 1e9, most=3)
+            if not at_bound(one):
+                axes.axhline(one.theta[0], color=look["color"], linestyle=":", linewidth=1)
+        count_axis(axes.xaxis, found.grids[recipe].points.N * 1e9, most=4 - columns)
         axes.set_title(found.grids[recipe].label)
         axes.set_xlabel("parameters")
     below(figure, marks([U * 1e9 for U in budgets]), title=BUDGETS)
-    panels.flat[0].set_ylabel(LOSS)
+    figure.supylabel(LOSS, fontsize=8)
     title = "Each budget's curve over size, and its asymptote (dotted)"
     ends = "; ".join(
-        f"{recipe} at {short(U * 1e9)}: {one.theta[0]:.3f}"
+        f"{recipe} at {short(U * 1e9)}: "
+        + ("at its bound 0" if at_bound(one) else f"{one.theta[0]:.3f}")
         for recipe, by_budget in fitted.items()
         for U, one in by_budget.items()
     )
-    exact = any(one.flags for by_budget in fitted.values() for one in by_budget.values())
+    every = [one for by_budget in fitted.values() for one in by_budget.values()]
+    exact = any(one.flags for one in every if not at_bound(one))
     alt = f"Asymptotes in nats: {ends}." + (
         " With three sizes a curve passes through every point, so it has no error bar."
         if exact

@@ -11,7 +11,7 @@ from typing import Any
 
 from dcray import __version__
 from dcray.fit.answer import Answer
-from dcray.fit.text import has_limit, headline, leading_law, reach
+from dcray.fit.text import headline, leading_law, reach
 from dcray.report.analysis import FRESH, Analysis
 from dcray.report.cells import Cell, loss_of
 from dcray.report.figures import why_absent
@@ -58,7 +58,7 @@ def answers(found: Analysis) -> list[str]:
         others = len(found.choice.recipes) > 1
         no_second = "no other recipe has a grid" if others else "there is no second recipe"
         return [f"{best}; {no_second} to compare."]
-    return [f"No law is fitted: {reason}." for reason in found.why_no_fit]
+    return [found.no_law]
 
 
 def qualifications(found: Analysis) -> list[str]:
@@ -88,7 +88,7 @@ def _null(found: Answer, recipe: str) -> str:
     """
     law = leading_law(found)
     fits = [found.fits[name][law] for name in (found.baseline, recipe)]
-    if not all(one.describes and has_limit(one) for one in fits):
+    if not all(one.describes and one.has_limit for one in fits):
         return ""
     each = [a for a in found.equivalences[recipe] if (a.law, a.method) == (law, "asymptote")]
     pairs = [(a.data_efficiency, a.null) for a in each if a.data_efficiency and a.null]

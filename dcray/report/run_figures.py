@@ -185,7 +185,8 @@ def _look(found: Analysis, recipe: str) -> dict[str, Any]:
 
 
 def _name(cell: Cell) -> str:
-    return f"{cell.recipe} ({cell.bound})" if cell.bound else cell.recipe
+    name = f"{cell.recipe} ({cell.bound})" if cell.bound else cell.recipe
+    return f" {name}" if name.startswith("_") else name  # a legend would leave it out
 
 
 def _shared(cells: Sequence[Cell]) -> list[Cell]:

@@ -108,8 +108,8 @@ def write(found: Analysis, directory: Path, *, tracking_uri: str | None = None) 
 def tables_md(found: Analysis, pictures: Sequence[Picture], absent: dict[str, str]) -> str:
     """All tables under their titles, and the figures with their text alternatives."""
     parts = [f"# {found.study}"]
-    if found.why_no_fit:
-        parts.append(f"No law is fitted: {'; '.join(found.why_no_fit)}.")
+    if found.no_law:
+        parts.append(found.no_law)
     for title, make in tables.TABLES.values():
         made = make(found)
         parts += [f"## {title}", *(table.markdown() for table in made)] if made else []

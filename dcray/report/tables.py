@@ -206,7 +206,7 @@ def beside(found: Analysis) -> list[Table]:
         above = f"{found.study} and {found.other.study} have no cell in common."
     other = found.other.answer
     said = [text.headline(other, recipe) for recipe in other.equivalences] if other else []
-    said += found.other.why_no_fit
+    said += filter(None, [found.other.no_law])
     below = [f"{found.other.study}: {sentence}" for sentence in said]
     return [Table(["cell", found.study, found.other.study, "difference"], rows, above, below)]
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dcray.fit.answer import Answer
-from dcray.fit.efficiency import Equivalence
+from dcray.fit.efficiency import NO_LIMIT, Equivalence
 from dcray.fit.text import headline, leading_law, leading_method
 from dcray.report.fit_figures import BUDGETS, Drawn
 from dcray.report.style import AbsentError, below, marks, ordered, sheet, short
@@ -50,7 +50,8 @@ def _says(found: Answer, recipe: str, a: Equivalence) -> bool:
     """
     describes = all(found.fits[name][a.law].describes for name in (found.baseline, recipe))
     methods = ("joint", "finite") if leading_method(found, recipe) == "joint" else ("finite",)
-    return a.method in methods and a.data_efficiency is not None and describes
+    told = a.data_efficiency is not None and a.status != NO_LIMIT
+    return a.method in methods and told and describes
 
 
 def _worth_of(axes: Any, label: str, answers: Sequence[Equivalence]) -> None:

@@ -36,7 +36,7 @@ class Study:
     def of(cls, files: Sequence[StudyFile], paths: Sequence[Path] = ()) -> Study:
         """The cells of files that carry one study together."""
         first, wishes, problems = files[0], dict[Cell, CellWish](), list[str]()
-        names = [f"{path.name}: " for path in paths] if len(paths) > 1 else [""] * len(files)
+        names = [f"{path.name}: " for path in paths] or [""] * len(files)
         for file, name in zip(files, names, strict=True):
             found = _name_problems(file)
             if (file.study, file.seed, file.corpus) != (first.study, first.seed, first.corpus):
@@ -58,7 +58,7 @@ class Study:
         if problems:
             raise ConfigError(list(dict.fromkeys(problems)))
         _set_neighbors(wishes)
-        _refuse_circles(wishes)
+        _refuse_circles(wishes, ", ".join(path.name for path in paths))
         return cls(first.study, first.corpus, first.seed, tuple(wishes.values()), tuple(paths))
 
     def select(
@@ -178,14 +178,15 @@ def _set_neighbors(wishes: Mapping[Cell, CellWish]) -> None:
             wish.warm_from = next((one for one in reversed(rows) if one in wishes), None)
 
 
-def _refuse_circles(wishes: Mapping[Cell, CellWish]) -> None:
+def _refuse_circles(wishes: Mapping[Cell, CellWish], files: str) -> None:
     """Raise ConfigError where cells wait for each other's winners for ever."""
     done: set[Cell] = set()
 
     def visit(cell: Cell, above: tuple[Cell, ...]) -> None:
         if cell in above:
             names = " -> ".join(one.label for one in (*above[above.index(cell) :], cell))
-            raise ConfigError(f"cells wait for each other's winners in a circle: {names}")
+            circle = f"cells wait for each other's winners in a circle: {names}"
+            raise ConfigError(f"{files}: {circle}" if files else circle)
         if cell in done or cell not in wishes:
             return
         for needed in wishes[cell].needs:

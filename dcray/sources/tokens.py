@@ -51,6 +51,8 @@ class Tokens(SourceOptions):
 
     def paths(self) -> list[Path]:
         """The files, sorted by name; raises ConfigError where there is none."""
+        if not self.path.exists():
+            raise ConfigError(f"{self.path} does not exist: tokens needs a file or a folder")
         found = [self.path] if self.path.is_file() else sorted(self.path.glob("*"))
         found = [path for path in found if path.suffix in SUFFIXES and path.is_file()]
         if not found:

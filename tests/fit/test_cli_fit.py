@@ -77,7 +77,7 @@ def test_the_answer_leads_with_the_like_for_like_figure(run):
 def test_a_law_that_fails_gives_no_ratio(run):
     """Fixed C4 misses by up to 0.15 nats: two fits that fail alike would look like 1."""
     text = run(lines_of("dclm_ar", "dclm_mir")).output
-    assert "no figure under muennighoff_c4" in text
+    assert "no ratio under muennighoff_c4" in text
     shown = {line.split()[0] for line in text.splitlines() if "joint" in line.split()[1:2]}
     assert shown == {"chinchilla", "muennighoff", "quanta", "softq"}
 
@@ -87,6 +87,7 @@ def test_figures_go_where_they_are_asked_for(run, tmp_path):
     result = run(lines_of("dclm_ar"), "--laws", "softq,chinchilla", "--figures", folder)
     assert result.exit_code == 0, result.output
     assert "no figure worth: worth needs a second recipe" in result.output
+    assert f"5 figures, each as PNG and SVG: {folder}" in result.output
     names = {path.name for path in folder.iterdir()}
     drawn = ("gap", "fits", "against-data", "asymptotes", "residuals")
     assert names == {f"{name}.{kind}" for name in drawn for kind in ("png", "svg")}
@@ -176,10 +177,10 @@ BAD = {
     "fewer points than parameters": (
         [*lines_of("dclm_ar")[:3], *lines_of("dclm_ar")[6:8]],
         (),
-        "a grid of 4 cells carries no law",
+        "at least 6 cells, of two sizes and two budgets; ar has 4 (2 sizes, 2 budgets)",
     ),
     "duplicate rows": ([*lines_of("dclm_ar"), lines_of("dclm_ar")[3]], (), "2 rows for one cell"),
-    "zero loss": (replaced(2, 3, "0"), (), "positive finite"),
+    "zero loss": (replaced(2, 3, "0"), (), "grid.csv, line 3: a loss must be a positive finite"),
     "negative loss": (replaced(2, 3, "-3.1"), (), "positive finite"),
     "NaN": (replaced(2, 3, "nan"), (), "positive finite"),
     "infinite": (replaced(2, 3, "inf"), (), "positive finite"),
@@ -304,6 +305,18 @@ def test_where_losses_do_not_fall_with_size_the_answer_is_at_a_size_that_was_tra
     low, high = float(ends[0][0]), float(ends[-1][0])
     assert low <= 1.2 <= high + 0.1
     assert high < 1.5
+    shown = [line.split() for line in out.splitlines()]
+    for method in ("joint", "asymptote"):
+        rows = [words for words in shown if words[1:2] == [method]]
+        assert rows
+        assert all(words[-3:] == ["limit", "not", "identified"] for words in rows)
+    assert any(words[1:2] == ["finite"] and words[-1] == "within" for words in shown)
+    _, plain, _ = dcray("fit", tmp_path / "flat.csv", "--baseline", "ar", "--json")
+    found = json.loads(plain)
+    for one in found["efficiency"]:
+        both = (found["laws"][one["law"]], found["recipes"]["mir"]["laws"][one["law"]])
+        loose = any("alpha" in law["not_identified"] for law in both)
+        assert (one["status"] == "limit not identified") == (loose and one["method"] != "finite")
 
 
 def test_a_range_over_budgets_does_not_look_like_an_interval(run):

@@ -1,6 +1,7 @@
 """`dcray analyze` on real records: figures by hand, the folder, the artifacts, every refusal."""
 
 import csv
+import html
 import json
 import os
 import subprocess
@@ -110,7 +111,7 @@ def test_what_no_fit_can_carry_is_said_and_the_tables_are_there(directory):
     small(directory)
     result = invoke("analyze", "small", "--dir", directory)
     assert result.exit_code == 0
-    assert "no law is fitted: recipe ar has one budget only" in result.output
+    assert "No law is fitted: recipe ar has one budget only" in result.output
     text = (directory / "small" / "analysis" / "tables.md").read_text()
     assert "| 60k 16k ar | 16 | 0.8 | 0.005 | 1 | 3.5000 | 3.7500 | 0.2500 | 2 | 2 |" in text
     figures_of_fits = "worth, gap, fits, against-data, asymptotes, residuals are not here"
@@ -301,7 +302,10 @@ def other_names(store, cell):
 
 NO_FIT = {
     "one size only": (one_size, "recipe ar has one model size only (num_params 59.616k)"),
-    "fewer points than parameters": (four_cells, "a grid of 4 cells carries no law: 6 are the"),
+    "fewer points than parameters": (
+        four_cells,
+        "at least 6 cells, of two sizes and two budgets; ar has 4 (2 sizes, 2 budgets).",
+    ),
     "a flat grid": (flat, "recipe ar is flat"),
     "two sizes of one count": (twins, "2 rows for one cell"),
     "no recipe called ar": (other_names, "say --baseline RECIPE (one of: one, two)"),
@@ -315,7 +319,10 @@ def test_what_is_missing_for_a_fit_is_a_sentence(directory, case):
         make(store, lambda size, budget: Cell("bad", size, budget, "ar"))
     result = invoke("analyze", "bad", "--dir", directory)
     assert result.exit_code == 0, result.output
-    assert words in result.output
+    (said,) = [line for line in result.output.splitlines() if words in line]
+    assert said == result.output.splitlines()[0]
+    assert result.output.count("o law is fitted") == 1
+    assert html.escape(said) in (directory / "bad" / "analysis" / "page.html").read_text()
     assert "RMSE" not in result.output
     assert csv_of(directory / "bad" / "analysis", "cells.csv")
 

@@ -3,6 +3,7 @@
 import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
+from itertools import pairwise
 
 import matplotlib as mpl
 import numpy as np
@@ -60,6 +61,33 @@ def test_asymptotes_are_the_printed_ones(papers):
         line for axes in figure.axes for line in axes.get_lines() if line.get_linestyle() == "-"
     ]
     assert len(curves) == 8
+
+
+def test_an_asymptote_at_its_bound_is_called_so_and_not_drawn():
+    """Losses straight in log N bend nowhere: the nearest curve has E_U = 0, which is no finding."""
+    losses = {16_000: (3.9, 3.7, 3.505), 32_000: (3.5, 3.3, 3.2)}
+    rows = [
+        row(loss - 0.1 * (recipe == "mir"), size=str(N), N=N, U=U, recipe=recipe)
+        for U, line in losses.items()
+        for N, loss in zip((59_616, 118_848, 226_176), line, strict=True)
+        for recipe in ("ar", "mir")
+    ]
+    _, alt, figure = fit_figures.asymptotes(analyze("s", rows, [], Asked(bootstrap=0)).answer)
+    assert "ar at 16k: at its bound 0; ar at 32k: 3.0" in alt
+    assert "0.000" not in alt
+    for axes in figure.axes:
+        dotted = [line for line in axes.get_lines() if line.get_linestyle() == ":"]
+        assert len(dotted) == 1
+        assert axes.get_ylim()[0] > 2
+    settle(figure)
+    labels = [
+        label.get_window_extent()
+        for axes in figure.axes
+        for label in axes.get_xticklabels()
+        if label.get_text()
+    ]
+    assert len(labels) == 4
+    assert all(left.x1 + 3 < right.x0 for left, right in pairwise(labels))
 
 
 def test_residuals_give_the_printed_rmse(papers):
@@ -158,15 +186,18 @@ def test_budgets_that_have_no_panel_are_told():
 
 
 def test_a_recipe_may_be_called_by_any_letters(tmp_path):
-    """No name is taken for mathematics."""
+    """No name is taken for mathematics, nor for one that a legend is to leave out."""
     rows = [
         row(4 - i / 10, size=str(N), N=N, recipe=recipe)
         for i, N in enumerate((60_000, 120_000))
-        for recipe in ("ar", "mir $r^$")
+        for recipe in ("ar", "mir $r^$", "_hidden")
     ]
     pictures, _ = figures.of_study(analyze("s", rows, [], Asked()))
     figures.save_all(pictures, tmp_path)
     assert "mir $r^$" in (tmp_path / "loss-by-size.svg").read_text()
+    (picture,) = (one for one in pictures if one.name == "loss-by-size")
+    shown = [text.get_text().strip() for text in picture.figure.legends[0].get_texts()]
+    assert sorted(shown) == ["_hidden", "ar", "mir $r^$"]
 
 
 def test_curves_epochs_and_mir_options_show_what_was_planted(planted):

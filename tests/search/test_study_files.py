@@ -227,6 +227,27 @@ def test_of_several_files_each_problem_names_its_own(tmp_path):
     assert two.startswith("two.toml: recipes.ar: optim.lr must be above 0")
 
 
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("batch_size = 3\n", '"recipes.ar.batch_size" is not a field here'),
+        ('base = { "optim.lrr" = 3 }\n', '"optim.lrr" is not a field'),
+        ("base = { batch_size = -3 }\n", "batch_size must be at least 1, got -3"),
+        ("space = [{ lr = [-1] }]\n", "recipes.ar: optim.lr must be above 0"),
+        ("confirm_seeds = [42]\n", "recipes.ar.confirm_seeds must be fresh"),
+        ('inherit = "nobody"\n', "recipes.ar.inherit must name a recipe"),
+        ('sizes = ["73m"]\n', "recipes.ar.sizes names no cell"),
+        ('space = [{ lr = { winners = ["10k"] } }]\n', "cells wait for each other's winners"),
+    ],
+)
+def test_a_wrong_field_or_value_names_the_file(tmp_path, wrong, said):
+    path = tmp_path / "mine.toml"
+    path.write_text(HEAD.format(sizes='["72m"]') + wrong)
+    with pytest.raises(ConfigError) as refused:
+        Study.read(str(path))
+    assert refused.value.problems[0].startswith(f"mine.toml: {said}")
+
+
 NEEDS = """space = [{ lr = { winners = ["99k"] } }]
 search = { keep = [1] }
 """

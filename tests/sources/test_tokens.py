@@ -74,5 +74,7 @@ def test_bad_files_are_named(tmp_path, rows):
         with pytest.raises(ConfigError, match=said) as raised:
             list(parse(f"tokens:{tmp_path / name}").tokens())
         assert name in str(raised.value)
-    with pytest.raises(ConfigError, match="holds no tokens"):
-        parse(f"tokens:{tmp_path / 'none'}").paths()
+    (tmp_path / "none").mkdir()
+    for name, said in {"none": "holds no tokens", "nowhere": "does not exist"}.items():
+        with pytest.raises(ConfigError, match=f"{name} {said}"):
+            parse(f"tokens:{tmp_path / name}").paths()
