@@ -45,6 +45,7 @@ QUIET = {  # defaults only: what the user has set stays
 PRIVATE = {  # a cluster of ours alone
     LOOPBACK_SWITCH: "0",
     "RAY_AUTH_MODE": "disabled",  # else ray.init writes ~/.ray/auth_token
+    "RAY_health_check_failure_threshold": "100",  # a machine that stalls or sleeps is no dead node
     "RAY_worker_niceness": "0",  # Ray's 15 makes a step on a busy machine 1.5 times as long
 }
 
