@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -180,3 +181,34 @@ def test_a_second_ctrl_c_ends_at_once(tiny_corpus, tmp_path):
     assert_gone(processes)
     (run,) = runs(directory)
     assert run.info.status == "KILLED"
+
+
+STALLS = """
+import os, signal, time
+import psutil
+from dcray.cluster import ray_cluster
+with ray_cluster(num_cpus=1):
+    import ray
+    (raylet,) = [p for p in psutil.Process().children(recursive=True) if p.name() == "raylet"]
+    raylet.suspend()
+    time.sleep(5)
+    raylet.resume()
+    time.sleep(1)
+    print("works", ray.get(ray.remote(lambda: 7).remote()))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("threshold", "lives"), [(None, True), ("5", False)])
+def test_a_machine_that_stalls_for_a_while_goes_on(threshold, lives):
+    """By Ray's own threshold its node is dead (asked five times a second here, not every 3 s)."""
+    often = {
+        f"RAY_health_check_{name}_ms": "200" for name in ("initial_delay", "period", "timeout")
+    }
+    own = {"RAY_health_check_failure_threshold": threshold} if threshold else {}
+    ended = subprocess.run(
+        [sys.executable, "-c", STALLS],
+        env=os.environ | often | own, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert ("works 7" in ended.stdout) == lives, ended.stderr
+    assert (ended.returncode == 0) == lives
