@@ -60,6 +60,7 @@ def beside(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(plugins.FILES_VARIABLE, "")
     monkeypatch.setattr(plugins, "_from_files", {})
+    monkeypatch.setattr(plugins, "_sources", {})  # no later test carries them to its workers
     return tmp_path
 
 
