@@ -65,6 +65,12 @@ def rule_of(detail: Mapping[str, Any]) -> str:
     return message
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text, at most 300 characters."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0][:300]
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """' (did you mean "wsd"?)' for the nearest of `known`, else ' (one of: ...)'."""
     choices = sorted(known, key=_by_value)

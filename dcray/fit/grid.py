@@ -45,6 +45,11 @@ class Row:
         return self.num_params, self.unique_tokens
 
 
+def with_bound(recipe: str, bound: str) -> str:
+    """ "mdlm (upper bound)" where its losses are bounds, else the recipe's name."""
+    return f"{recipe} ({bound})" if bound else recipe
+
+
 @dataclass(frozen=True)
 class Grid:
     """The cells of one recipe; losses holds each cell's seeds, in the order of the points.
@@ -60,7 +65,7 @@ class Grid:
     @property
     def label(self) -> str:
         """ "mdlm (upper bound)" where its losses are bounds, else the recipe's name."""
-        return f"{self.recipe} ({self.bound})" if self.bound else self.recipe
+        return with_bound(self.recipe, self.bound)
 
     @property
     def seed_noise(self) -> float | None:

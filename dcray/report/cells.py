@@ -19,6 +19,7 @@ import numpy as np
 
 from dcray.errors import ConfigError
 from dcray.fit.grid import Row as Loss
+from dcray.fit.grid import with_bound
 from dcray.track.rows import Row, winner
 
 SOURCES = ("confirmed", "search")
@@ -151,7 +152,7 @@ class Choice:
     def label(self, recipe: str) -> str:
         """ "mdlm (upper bound)" where its losses are bounds, else the name."""
         bound = next((cell.bound for cell in self.of(recipe) if cell.bound), "")
-        return f"{recipe} ({bound})" if bound else recipe
+        return with_bound(recipe, bound)
 
     def of(self, recipe: str) -> tuple[Cell, ...]:
         """The recipe's cells, by budget and size."""

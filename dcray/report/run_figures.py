@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from dcray.fit.grid import with_bound
 from dcray.report.analysis import Analysis
 from dcray.report.cells import Cell, loss_of
 from dcray.report.fit_figures import LOSS, Drawn
@@ -185,7 +186,7 @@ def _look(found: Analysis, recipe: str) -> dict[str, Any]:
 
 
 def _name(cell: Cell) -> str:
-    name = f"{cell.recipe} ({cell.bound})" if cell.bound else cell.recipe
+    name = with_bound(cell.recipe, cell.bound)
     return f" {name}" if name.startswith("_") else name  # a legend would leave it out
 
 

@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 from filelock import FileLock, Timeout
 
 from dcray.cluster import set_environment
-from dcray.errors import ConfigError, RecordAwayError
+from dcray.errors import ConfigError, RecordAwayError, first_line
 from dcray.named import check_kept, on_head_node
 from dcray.track.address import is_local, redacted, resolve_uri, sqlite_path
-from dcray.track.trouble import first_line, patiently, sentence
+from dcray.track.trouble import patiently, sentence
 
 T = TypeVar("T")
 

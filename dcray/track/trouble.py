@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import psutil
 
-from dcray.errors import ConfigError, RecordAwayError
+from dcray.errors import ConfigError, RecordAwayError, first_line
 from dcray.track.address import redacted, sqlite_path
 
 T = TypeVar("T")
@@ -32,12 +32,6 @@ DAMAGED = re.compile(
 )
 NO_SPACE = re.compile("database or disk is full|disk I/O error|No space left|File too large")
 LOCKED = re.compile("database (table )?is locked")
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of an error's text, at most 300 characters."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0][:300]
 
 
 def waiting_helps(error: BaseException) -> bool:

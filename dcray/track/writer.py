@@ -18,11 +18,11 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from dcray.errors import RecordAwayError
+from dcray.errors import RecordAwayError, first_line
 from dcray.track.connect import Connection
 from dcray.track.owner import HEARTBEAT_SECONDS, Owner, this_process
 from dcray.track.points import Metric
-from dcray.track.trouble import first_line, waiting_helps
+from dcray.track.trouble import waiting_helps
 
 LINGER_SECONDS = 1.0  # points wait for others of their run: a batch costs 7 ms at any size
 METRICS_PER_BATCH = 1000  # the limits of log_batch

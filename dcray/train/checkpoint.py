@@ -28,7 +28,7 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.optim import Optimizer
 
 from dcray.config import RunConfig
-from dcray.errors import ConfigError
+from dcray.errors import ConfigError, first_line
 from dcray.train.meta import FORMAT, check_same, read_meta
 from dcray.train.saving import Saver, settle_renames, unwrapped
 from dcray.train.schedule import fork_step
@@ -142,7 +142,7 @@ class Checkpoints:
             return  # whoever writes here dropped it meanwhile
         aside = path.with_name(f"damaged-{path.name}")
         self.damaged.append(
-            f"the checkpoint {path} is damaged ({_first_line(error)}); the newest intact one "
+            f"the checkpoint {path} is damaged ({first_line(error)}); the newest intact one "
             f"before it counts, or else the beginning. It is now {aside.name}: delete it"
         )
         self.place.barrier()
@@ -166,7 +166,7 @@ class Checkpoints:
                 raise
             raise ConfigError(
                 f"the weights of the best epoch, {self.folder / BEST}, are damaged "
-                f"({_first_line(error)}) and no second copy is kept. Delete {self.folder} and give "
+                f"({first_line(error)}) and no second copy is kept. Delete {self.folder} and give "
                 "the same command again: the run is then trained from its beginning"
             ) from error
         set_model_state_dict(model, state["model"])
@@ -211,10 +211,6 @@ def _is_damage(error: BaseException) -> bool:
         return isinstance(cause, (FileNotFoundError, IsADirectoryError, NotADirectoryError))
     elsewhere = (MemoryError, torch.OutOfMemoryError, torch.AcceleratorError, dist.DistError)
     return not isinstance(cause, elsewhere)
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
 
 
 def _step(step: int) -> str:
