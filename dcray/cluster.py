@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -139,7 +139,8 @@ def _private(num_cpus: int | None, logs: Path | None) -> Iterator[None]:
                     configure_logging=True,
                     _temp_dir=folder,
                 )
-            yield
+            with _ends_with_its_daemons():
+                yield
         except ConfigError:
             raise
         except BaseException:
@@ -167,6 +168,38 @@ def _daemons_apart() -> Iterator[None]:
         yield
     finally:
         services.ConsolePopen = popen
+
+
+@contextmanager
+def _ends_with_its_daemons() -> Iterator[None]:
+    """This process ends at once if Ray's raylet or GCS is killed inside the block.
+
+    Ray itself would notice only by its health check, which a stalled machine must pass: minutes.
+    """
+    daemons = [
+        child for child in psutil.Process().children() if child.name() in ("raylet", "gcs_server")
+    ]
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(0.5):
+            if not all(map(_alive, daemons)):
+                sys.stdout.flush()
+                os._exit(1)
+
+    watcher = threading.Thread(target=watch, name="dcray-daemons", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
+
+
+def _alive(process: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 @contextmanager

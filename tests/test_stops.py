@@ -92,7 +92,9 @@ def test_kill_9_and_the_same_command(dcray, tiny_corpus, tmp_path, whole):
         child.kill()
     assert bound
     assert bound <= LOOPBACK
-    assert [line for line in err.splitlines() if not OURS.match(line)] == []
+    *lines, last = err.splitlines()
+    assert [line for line in lines if not OURS.match(line)] == []
+    assert last.startswith("ended from outside: ")
     assert_gone(processes, but=AGENTS)
     (run,) = runs(directory)
     assert run.info.status == "RUNNING"  # nobody was left to say otherwise
@@ -212,3 +214,22 @@ def test_a_machine_that_stalls_for_a_while_goes_on(threshold, lives):
     )  # fmt: skip
     assert ("works 7" in ended.stdout) == lives, ended.stderr
     assert (ended.returncode == 0) == lives
+
+
+LOSES_A_DAEMON = """
+import time
+import psutil
+from dcray.cluster import ray_cluster
+with ray_cluster(num_cpus=1):
+    (one,) = [p for p in psutil.Process().children() if p.name() == "{daemon}"]
+    one.kill()
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("daemon", ["raylet", "gcs_server"])
+def test_without_its_daemon_a_command_ends_at_once(daemon):
+    """Ray's own health check would take minutes to tell."""
+    code = LOSES_A_DAEMON.format(daemon=daemon)
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=45)
+    assert ended.returncode == 1
