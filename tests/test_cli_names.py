@@ -30,7 +30,7 @@ def test_a_recipe_with_brackets_keeps_them_in_tables():
     view = LiveView(quiet=True)
     request = Request(CELL.recipe, RunConfig(), Key(CELL, "hash", 42), "")
     view.end(Ended(request, "answered", val_loss=3.0))
-    assert "60k 16k mir [wide r] seed 42" in shown(view.table())
+    assert "60k 16k mir [wide r] seed 42" in shown(view.table(200))
 
 
 def test_letters_between_colons_are_no_picture():

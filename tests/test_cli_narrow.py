@@ -10,9 +10,13 @@ from dcray.cli import search_view
 from dcray.cli.cells import HEADS, cells_table
 from dcray.cli.console import print_wide, screen
 from dcray.cli.search_view import SearchView
-from dcray.cli.view import duration
+from dcray.cli.view import COLUMNS, LiveView, duration
+from dcray.config import RunConfig
+from dcray.search.request import Request
 from dcray.search.standing import COUNTS, CellLine, cell_line
-from dcray.track.points import Cell
+from dcray.track.points import Cell, Key
+from dcray.train.meter import Point
+from dcray.train.progress import Report
 from tests.search.player import MINI, play, queue_of, study_of
 
 EMPTY = {"run", "div", "fail", "ans"}
@@ -36,6 +40,24 @@ def shown(what, width: int) -> list[str]:
     console = Console(file=io.StringIO(), width=width)
     console.print(what)
     return [text.rstrip() for text in console.file.getvalue().splitlines()]
+
+
+@pytest.mark.parametrize("width", [60, 80, 90, 120])
+def test_the_runs_of_train_fit_too(width):
+    key = Key(Cell("s", "226k", 64_000, "ar"), "hash", 42)
+    request = Request("one", RunConfig(num_epochs=16), key, "")
+    view = LiveView(quiet=True)
+    view.begin(request, RunConfig().resolved(vocab_size=256))
+    losses = Point(1_234, 1.6, 631_808, {"train/loss": 5.25, "val/loss": 5.5}, 0)
+    said = Report(1_234, 13_000, 1.6, 631_808, 60.0, 0, 1_235_678.0, [losses])
+    view.report(request, said)
+    head, text = shown(view.table(width), width)
+    assert text.startswith("226k 64k ar seed 42")
+    assert {"train loss", "state"} <= {one for one in COLUMNS if one in head}
+    assert ("1,234/13,000" in text) == (width >= 94)
+    assert ("1,235,678" in text) == (width >= 80)
+    assert "5.5000" in text
+    assert text.endswith("training")
 
 
 @pytest.mark.parametrize("width", range(34, 120))

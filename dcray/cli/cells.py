@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.markup import escape
 
+from dcray.cli.console import GAP, fit_columns
 from dcray.search.standing import COUNTS, CellLine
 
 HEADS = (  # head, what it stands for, whether it is text
@@ -29,7 +30,6 @@ LEAST_NEEDED = (  # the first goes first where a screen is narrow; what is not h
     *("edge", "wd", "lr", "epochs"),
     *("hours", "ans", "stop", "div", "fail", "done", "run"),
 )
-GAP = 2  # characters between two columns
 SHORT_EDGES = {"num_epochs": "epochs", "weight_decay": "wd"}
 MAX_NAMES = 6  # cells named in one note
 
@@ -41,7 +41,7 @@ def cells_table(lines: Sequence[CellLine], width: int | None = None) -> Any:
     rows = [cell_texts(line) for line in lines]
     columns = {head: [row[at] for row in rows] for at, (head, *_) in enumerate(HEADS)}
     if width is not None:
-        _fit(columns, width)
+        fit_columns(columns, width, LEAST_NEEDED)
     table = Table(box=None, pad_edge=False, padding=(0, GAP // 2))
     for head, _, text in HEADS:
         if head in columns:
@@ -49,16 +49,6 @@ def cells_table(lines: Sequence[CellLine], width: int | None = None) -> Any:
     for row in zip(*columns.values(), strict=True):
         table.add_row(*map(escape, row))
     return table
-
-
-def _fit(columns: dict[str, list[str]], width: int) -> None:
-    """Take columns out until the others fit: first those that are empty, then the least needed."""
-    from rich.cells import cell_len
-
-    sizes = {head: GAP + max(map(cell_len, (head, *texts))) for head, texts in columns.items()}
-    for head in sorted(LEAST_NEEDED, key=lambda head: any(columns[head])):
-        if sum(sizes[head] for head in columns) - GAP > width:
-            del columns[head]
 
 
 def cell_texts(line: CellLine) -> list[str]:
@@ -70,7 +60,7 @@ def cell_texts(line: CellLine) -> list[str]:
         _number(line.num_epochs),
         _number(line.weight_decay),
         _number(line.lr),
-        "" if line.val_loss is None else f"{line.val_loss:.4f}",
+        "" if line.val_loss is None else ("<=" if line.bound else "") + f"{line.val_loss:.4f}",
         " ".join(SHORT_EDGES.get(name, name.split(".")[-1]) for name in line.edges),
         done,
         str(line.running or ""),
@@ -83,6 +73,8 @@ def cell_texts(line: CellLine) -> list[str]:
 def notes(lines: Sequence[CellLine]) -> list[str]:
     """What a person should know beside the table."""
     found = [f"{line.cell.label} {line.note}" for line in lines if line.note]
+    if any(line.bound and line.val_loss is not None for line in lines):
+        found.append("a loss after <= is an upper bound, over other tokens than the others' losses")
     found += [
         f"{line.cell.label} has no winner: no run of it ended with a loss. Lower its lr, or mend "
         "what failed, and search again; what diverged is on record and is not repeated as it was"
@@ -123,6 +115,7 @@ def as_dict(line: CellLine) -> dict[str, Any]:
         "weight_decay": line.weight_decay,
         "lr": line.lr,
         "val_loss": line.val_loss,
+        "bound": line.bound or None,
         "edges": list(line.edges),
         "planned": line.planned,
         **line.counts,

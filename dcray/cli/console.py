@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from typer.core import TyperCommand
 from dcray.progress import Listener, heard_by
 
 DONE, NOTHING, BAD_INPUT, STOPPED, SOME_FAILED = 0, 1, 2, 3, 4
+GAP = 2  # characters between two columns of a table
 
 
 def plain() -> bool:
@@ -38,6 +39,19 @@ def print_wide(table: Any) -> None:
     wide = screen(file=out.file, width=10_000)
     wide.width = max(out.width, wide.measure(table).maximum)
     wide.print(table)
+
+
+def fit_columns(columns: dict[str, list[str]], width: int, least_needed: Iterable[str]) -> None:
+    """Take columns out until the others fit: first those that are empty, then the least needed.
+
+    `columns` holds the texts under each head; what is not in `least_needed` never goes.
+    """
+    from rich.cells import cell_len
+
+    sizes = {head: GAP + max(map(cell_len, (head, *texts))) for head, texts in columns.items()}
+    for head in sorted(least_needed, key=lambda head: any(columns[head])):
+        if sum(sizes[head] for head in columns) - GAP > width:
+            del columns[head]
 
 
 @contextmanager

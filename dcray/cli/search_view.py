@@ -9,7 +9,7 @@ from typing import Any
 
 from dcray.cli.cells import cells_table
 from dcray.cli.console import err
-from dcray.cli.view import duration
+from dcray.cli.view import bound_text, duration
 from dcray.errors import plural
 from dcray.search.queue import Ended
 from dcray.search.request import Request
@@ -119,7 +119,7 @@ def run_label(request: Request) -> str:
 def _how(ended: Ended) -> str:
     if ended.val_loss is None:
         return ended.state + (f", {ended.reason}" if ended.reason else "")
-    return f"val loss {ended.val_loss:.4f} in {duration(ended.device_seconds)}"
+    return f"val loss {ended.val_loss:.4f}{bound_text(ended)} in {duration(ended.device_seconds)}"
 
 
 def _progress(request: Request, report: Report | None) -> str:

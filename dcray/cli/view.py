@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.markup import escape
 
-from dcray.cli.console import err
+from dcray.cli.console import GAP, err, fit_columns
 from dcray.errors import plural
 from dcray.search.queue import Ended
 from dcray.search.request import Request
@@ -17,6 +17,7 @@ from dcray.train.progress import Report
 
 PLAIN_SECONDS = 10.0  # between two plain lines of one run
 COLUMNS = ("run", "epoch", "step", "train loss", "val loss", "tokens/s", "left", "state")
+LEAST_NEEDED = ("step", "tokens/s", "epoch", "left", "val loss")  # the first goes first
 
 
 class _State:
@@ -91,20 +92,24 @@ class LiveView:
         state.word, state.val_loss = ended.state, ended.val_loss
         self._refresh()
 
-    def table(self) -> Any:
-        """The runs as a rich table."""
+    def table(self, width: int) -> Any:
+        """The runs as a rich table, with the columns that fit into so many characters."""
         from rich.table import Table
 
-        table = Table(box=None, pad_edge=False)
-        for column in COLUMNS:
-            table.add_column(column, justify="left" if column in ("run", "state") else "right")
-        for state in self.states.values():
-            table.add_row(*map(escape, state.cells()))
+        rows = [state.cells() for state in self.states.values()]
+        columns = {head: [row[at] for row in rows] for at, head in enumerate(COLUMNS)}
+        fit_columns(columns, width, LEAST_NEEDED)
+        table = Table(box=None, pad_edge=False, padding=(0, GAP // 2))
+        for head in columns:
+            text = head in ("run", "state")
+            table.add_column(head, justify="left" if text else "right", no_wrap=head != "run")
+        for row in zip(*columns.values(), strict=True):
+            table.add_row(*map(escape, row))
         return table
 
     def _refresh(self) -> None:
         if self.live is not None:
-            self.live.update(self.table())
+            self.live.update(self.table(err.width))
 
 
 @contextmanager
@@ -116,7 +121,7 @@ def live_view(*, quiet: bool) -> Iterator[LiveView]:
         return
     from rich.live import Live
 
-    with Live(view.table(), console=err, refresh_per_second=4) as view.live:
+    with Live(view.table(err.width), console=err, refresh_per_second=4) as view.live:
         yield view
     view.live = None
 
@@ -131,11 +136,15 @@ def outcome_line(ended: Ended) -> str:
     name = label(ended.request)
     if ended.val_loss is None:
         return f"{name}: {ended.state}" + (f", {ended.reason}" if ended.reason else "")
-    bound = ended.request.config.objective.build().bound
     bpb = "" if ended.val_bpb is None else f", {ended.val_bpb:.4f} bits per byte"
     how = "already on record" if ended.state == "answered" else "done"
-    bound_text = f" ({bound})" if bound else ""
-    return f"{name}: {how}, val loss {ended.val_loss:.4f} nats per token{bound_text}{bpb}"
+    return f"{name}: {how}, val loss {ended.val_loss:.4f} nats per token{bound_text(ended)}{bpb}"
+
+
+def bound_text(ended: Ended) -> str:
+    """ " (upper bound)" where the run's loss is one, else empty."""
+    bound = ended.request.config.objective.build().bound
+    return f" ({bound})" if bound else ""
 
 
 def duration(seconds: float) -> str:

@@ -29,6 +29,7 @@ class CellLine:
     weight_decay: float | None = None
     lr: float | None = None
     val_loss: float | None = None
+    bound: str = ""  # "upper bound" where val_loss is one
     edges: tuple[str, ...] = ()
     planned: int = 0
     counts: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTS, 0))
@@ -63,6 +64,7 @@ def cell_line(queue: StudyQueue, cell: Cell) -> CellLine:
         weight_decay=None if wd is None else rounded(wd),
         lr=best.lr if best else None,
         val_loss=best.val_loss if best else None,
+        bound=queue.searches[cell].wish.bound,
         edges=state.winner.edges if state.winner else (),
         planned=state.num_planned,
         counts=counts,

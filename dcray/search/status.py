@@ -73,6 +73,7 @@ def _line(cell: Cell, parent: CellRow, rows: Sequence[Row]) -> CellLine:
         weight_decay=best.weight_decay if best else None,
         lr=best.lr if best else None,
         val_loss=best.val_loss if best else None,
+        bound=best.tags.get("bound", "") if best else "",
         edges=tuple(filter(None, tags.get("edges", "").split(","))),
         planned=int(tags.get("planned", 0)) or len(rows),
         counts=counts,

@@ -7,6 +7,7 @@ warm start.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from dcray.config import RunConfig, field_names, later_wins, override
@@ -108,6 +109,11 @@ class CellWish:
         """Whether runs fork from trunks: WSD alone has a stable part, and one loss is its end's."""
         keeps_best = base.objective.build().keeps_best
         return self.search.branching and base.schedule.kind == "wsd" and not keeps_best
+
+    @cached_property
+    def bound(self) -> str:
+        """ "upper bound" where the losses of its objective are such, else empty."""
+        return self.base().objective.build().bound or ""
 
     @property
     def longest(self) -> int:

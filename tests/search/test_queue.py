@@ -132,6 +132,8 @@ def test_a_diffusion_cell_takes_the_weight_decay_and_not_tau():
     assert child.optim.weight_decay == parent.optim.weight_decay
     assert (child.optim.lr, child.num_epochs, child.batch_size) == (2e-4, 5, 16)
     assert child.schedule.warmup_steps == max(1, round(0.01 * child.num_steps))
+    bounds = {cell.recipe: cell_line(queue, cell).bound for cell in queue.searches}
+    assert bounds == {"ar": "", "mir": "", "mdlm": "upper bound"}
 
 
 def test_the_winner_is_confirmed_with_fresh_seeds_and_stays_the_winner():

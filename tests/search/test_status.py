@@ -1,6 +1,7 @@
 """Where the cells of a study stand: in which order, and what is said where there is none."""
 
 import json
+import re
 
 from dcray.cli.cells import cells_table, notes
 from dcray.errors import plural
@@ -79,3 +80,22 @@ def test_a_note_names_six_cells():
     (note,) = notes(lines)
     assert note.startswith("interrupted: 60k 1k ar, 60k 2k ar, ")
     assert note.endswith("60k 6k ar, 2 more; the same command again goes on where it stopped")
+
+
+def test_a_bound_is_no_loss(tmp_path):
+    """In the table, beneath it and as JSON."""
+    with Store.open(tmp_path, study="s") as store:
+        for recipe, bound in (("ar", None), ("mdlm", "upper bound")):
+            cell = Cell("s", "60k", 8_000, recipe)
+            with store.claim(cell):
+                opened = store.begin(
+                    Key(cell, "a", 42), config={}, params={}, tags={"bound": bound}
+                )
+                opened.finish({"val_loss": 3.0})
+    _, out, _ = call("status", "s", "--dir", str(tmp_path))
+    assert re.findall(r"ar +done +(?:\S+ +)?3\.0000", out)
+    assert re.findall(r"mdlm +done +(?:\S+ +)?<=3\.0000", out)
+    assert "a loss after <= is an upper bound" in out
+    _, out, _ = call("status", "s", "--dir", str(tmp_path), "--json")
+    assert [cell["bound"] for cell in json.loads(out)["cells"]] == [None, "upper bound"]
+    assert "<=" not in "".join(notes([CellLine(Cell("s", "60k", 8_000, "ar"), "done")]))
