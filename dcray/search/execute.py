@@ -28,6 +28,8 @@ from dcray.search.runner import StopRequest, Trial, run_trials, stop_on_signals
 from dcray.sections import RuntimeConfig
 from dcray.track.hold import check_corpus, hold_corpus
 from dcray.track.lease import CellHeldError
+from dcray.track.owner import Owner
+from dcray.track.points import Cell
 from dcray.track.rows import Row
 from dcray.track.store import Store
 from dcray.train.worker import Leg
@@ -70,10 +72,21 @@ class Site:
                 self.view.note("every GPU of this cluster is in use: waiting for one")
             self.machine = this_machine(gpu_seconds=GPU_SECONDS if wait else 0.0)
             with stop_on_signals(lambda: self.view.note(STOPPING)) as self.stop:
+                self.store.watch(self._taken)
                 yield
+
+    def _taken(self, cell: Cell, owner: Owner) -> None:
+        """Others thought us dead: what is left is for a new look at the record."""
+        if not self.stop.event.is_set():
+            self.view.note(TAKEN.format(cell=cell.label, owner=owner))
+        self.stop.set()
 
 
 GPU_SECONDS = 1_200.0  # for a cloud to start a node
+TAKEN = (
+    "{cell} was taken over by {owner}: it saw no sign of life from here for two minutes (was this "
+    "machine asleep, or cut off?). Stopping; what is saved is kept"
+)
 STOPPING = "stopping: saving a checkpoint; press Ctrl-C again to end at once"
 
 

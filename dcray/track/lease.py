@@ -35,7 +35,6 @@ class Lease:
 
     def __init__(
         self,
-        connection: Connection,
         writer: Writer,
         cell: Cell,
         run_id: str,
@@ -45,7 +44,6 @@ class Lease:
         self.cell = cell
         self.run_id = run_id
         self.attempt = attempt
-        self._connection = connection
         self._writer = writer
         self._registry = registry  # of what the store holds
         self._released = False
@@ -58,11 +56,8 @@ class Lease:
         self._writer.put(Write(self.run_id, self.attempt, metrics=metrics, tags=dict(tags)))
 
     def held(self) -> bool:
-        """Whether it is still ours: False where another driver thought us dead and took over."""
-        run = self._connection.patiently(
-            lambda: self._connection.client.get_run(self.run_id), seconds=RELEASE_SECONDS
-        )
-        return bool(run.data.tags.get("dcray.attempt") == self.attempt)
+        """Whether it is still ours, as far as its last heartbeat could tell."""
+        return self._writer.heart.beats(self.run_id)
 
     def release(self, status: str = "FINISHED", *, seconds: float | None = RELEASE_SECONDS) -> bool:
         """Give it back; `status` (FINISHED, KILLED, FAILED) becomes the parent run's.
@@ -72,7 +67,7 @@ class Lease:
         if self._released:
             return True
         self._released = True
-        self._writer.rest(self.run_id)
+        self._writer.heart.rest(self.run_id)
         self._registry.pop(self.run_id, None)
         self._writer.put(Write(self.run_id, self.attempt, status=status))
         return seconds is not None and self._writer.settle(self.run_id, seconds=seconds)

@@ -139,7 +139,7 @@ class Result:
         self._ended = True
         self._put(tags=tags, status=status, **fields)
         self._registry.pop(self.run_id, None)
-        self._writer.rest(self.run_id)
+        self._writer.heart.rest(self.run_id)
         if seconds is None or not self._writer.settle(self.run_id, seconds=seconds):
             return False
         refusal = self._writer.refusal(self.run_id)

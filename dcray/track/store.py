@@ -115,8 +115,8 @@ class Store:
         run_id = self.cell(cell, tags=tags)
         with self.connection.lock():
             self._wait(lambda: take(self.connection, cell, run_id, self.attempt))
-        self.writer.beat(run_id)
-        return Lease(self.connection, self.writer, cell, run_id, self.attempt, self._leases)
+        self.writer.heart.begin(run_id, self.attempt)
+        return Lease(self.writer, cell, run_id, self.attempt, self._leases)
 
     def find(self, key: Key) -> Row | None:
         """The result with this key in whatever state it is; a complete one before all others."""
@@ -170,7 +170,7 @@ class Store:
             texts["manifest.json"] = json.dumps(manifest, indent=1, sort_keys=True)
         new = {name: text for name, text in columns.items() if name not in known}
         self.writer.put(Write(run_id, self.attempt, params=new, texts=texts))
-        self.writer.beat(run_id)
+        self.writer.heart.begin(run_id, self.attempt)
         result = Result(self.writer, key, run_id, self.attempt, recorded, self._open)
         self._open[run_id] = result
         return result
@@ -179,6 +179,20 @@ class Store:
         """Mark a result as its cell's winner, or as no longer that; never blocks."""
         tags = {"is_winner": str(winner).lower()}
         self.writer.put(Write(run_id, self.attempt, tags=tags))
+
+    def watch(self, on_taken: Callable[[Cell, Owner], None]) -> None:
+        """Be told, by the writing thread, when another driver has taken over a cell of ours.
+
+        It may where it had no heartbeat of this one for two minutes. What this driver still says
+        of the state of that cell and its results is not written.
+        """
+
+        def told(run_id: str, owner: Owner) -> None:
+            lease = self._leases.get(run_id)
+            if lease is not None:
+                on_taken(lease.cell, owner)
+
+        self.writer.heart.on_taken = told
 
     def close(self) -> None:
         """Interrupt what is open, write what is buffered, leave on disk what cannot be written."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import os
 import threading
 import time
@@ -20,7 +19,8 @@ from typing import Any
 
 from dcray.errors import RecordAwayError, first_line
 from dcray.track.connect import Connection
-from dcray.track.owner import HEARTBEAT_SECONDS, Owner, this_process
+from dcray.track.heart import Heart
+from dcray.track.owner import Owner, this_process
 from dcray.track.points import Metric
 from dcray.track.trouble import waiting_helps
 
@@ -77,7 +77,7 @@ def still_ours(client: Any, write: Write) -> Write:
 
 
 class Writer:
-    """A queue of writes and the daemon thread that empties it; also the heart of what is open."""
+    """A queue of writes and the daemon thread that empties it and keeps the heart beating."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -87,8 +87,7 @@ class Writer:
         self._draining = 0  # how many callers wait: then nothing lingers
         self._stopped = False
         self._refused: dict[str, str] = {}  # run id: what MLflow said
-        self._alive: set[str] = set()  # run ids that get a heartbeat
-        self._last_beat = time.monotonic()
+        self.heart = Heart(connection)
         self._thread = threading.Thread(target=self._work, name="dcray-record", daemon=True)
         self._thread.start()
 
@@ -104,16 +103,6 @@ class Writer:
                 last.params |= write.params
                 last.tags |= write.tags
             self._changed.notify_all()
-
-    def beat(self, run_id: str) -> None:
-        """From now on this run gets a heartbeat every 30 s."""
-        with self._changed:
-            self._alive.add(run_id)
-
-    def rest(self, run_id: str) -> None:
-        """No more heartbeats for this run."""
-        with self._changed:
-            self._alive.discard(run_id)
 
     def drain(self, run_id: str | None, *, seconds: float) -> bool:
         """Wait until nothing of this run (None: any) is pending; False where that took longer."""
@@ -174,7 +163,7 @@ class Writer:
     def _work(self) -> None:
         pause = 0.0
         while not self._stopped:
-            self._beat_if_due()
+            self.heart.beat_if_due()
             write = self._next(pause)
             if write is None:
                 continue
@@ -208,7 +197,7 @@ class Writer:
             if pause:
                 self._changed.wait_for(lambda: self._stopped, timeout=pause)
             elif not self._pending:
-                self._changed.wait(timeout=HEARTBEAT_SECONDS / 4)
+                self._changed.wait(timeout=self.heart.seconds / 4)
             if self._pending and self._pending[0].plain and not pause:
                 self._changed.wait_for(
                     lambda: self._stopped or self._draining, timeout=LINGER_SECONDS
@@ -227,21 +216,6 @@ class Writer:
                     missing_ok=True
                 )
             self._changed.notify_all()
-
-    def _beat_if_due(self) -> None:
-        if time.monotonic() - self._last_beat < HEARTBEAT_SECONDS:
-            return
-        self._last_beat = time.monotonic()
-        with self._changed:
-            alive = sorted(self._alive)
-        for run_id in alive:
-            try:
-                self._connection.client.set_tag(run_id, "dcray.heartbeat", str(time.time()))
-            except Exception as error:  # a heartbeat missed is told by its age
-                _log.debug("no heartbeat: %s", first_line(error))
-                if waiting_helps(error):  # nor would the others get through
-                    self._last_beat = -math.inf  # as soon as it answers
-                    return
 
 
 def replay(connection: Connection) -> int:

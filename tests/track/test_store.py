@@ -320,7 +320,7 @@ def test_a_run_that_somebody_deleted_costs_no_other_its_heartbeat(store, monkeyp
     for run_id in open_runs:
         client.set_tag(run_id, "dcray.heartbeat", "0")
     client.delete_run(open_runs[0])
-    monkeypatch.setattr("dcray.track.writer.HEARTBEAT_SECONDS", 0.0)
+    monkeypatch.setattr("dcray.track.heart.Heart.seconds", 0.0)
     store.writer.put(Write(open_runs[1], store.attempt, tags={"x": "y"}))  # wakes the thread
     assert store.writer.drain(open_runs[1], seconds=10)
     store.writer.put(Write(open_runs[1], store.attempt, tags={"x": "z"}))
@@ -345,7 +345,7 @@ def test_after_an_outage_the_first_thing_said_is_that_we_live(store, monkeypatch
     """Others take a lease whose heartbeat is two minutes old: none should be as old as that."""
     lease = store.claim(CELL)
     store.connection.client.set_tag(lease.run_id, "dcray.heartbeat", "0")
-    monkeypatch.setattr("dcray.track.writer.HEARTBEAT_SECONDS", 1.0)
+    monkeypatch.setattr("dcray.track.heart.Heart.seconds", 1.0)
     set_tag, away = store.connection.client.set_tag, threading.Event()
 
     def refused(*args):
@@ -354,7 +354,7 @@ def test_after_an_outage_the_first_thing_said_is_that_we_live(store, monkeypatch
 
     store.connection.client.set_tag = refused
     assert away.wait(10)
-    monkeypatch.setattr("dcray.track.writer.HEARTBEAT_SECONDS", 60.0)
+    monkeypatch.setattr("dcray.track.heart.Heart.seconds", 60.0)
     store.connection.client.set_tag = set_tag
     store.writer.put(Write(lease.run_id, store.attempt, tags={"x": "y"}))  # wakes the thread
     assert store.writer.drain(lease.run_id, seconds=10)
@@ -363,10 +363,21 @@ def test_after_an_outage_the_first_thing_said_is_that_we_live(store, monkeypatch
     assert float(mlflow_run(store, lease.run_id).data.tags["dcray.heartbeat"]) > 0
 
 
-def test_a_lease_that_was_taken_over_knows_it(store):
-    lease = store.claim(CELL)
-    store.connection.client.set_tag(lease.run_id, "dcray.attempt", "theirs")
+def test_a_lease_that_was_taken_over_knows_it_and_keeps_the_others_dead_heart_still(
+    store, monkeypatch
+):
+    """A heartbeat of ours would have that other driver live for ever."""
+    lease, told = store.claim(CELL), []
+    store.watch(lambda cell, owner: told.append((cell, str(owner))))
+    theirs(store, lease.run_id, age=100.0)
+    before = mlflow_run(store, lease.run_id).data.tags["dcray.heartbeat"]
+    monkeypatch.setattr("dcray.track.heart.Heart.seconds", 0.0)
+    for text in "xy":
+        store.writer.put(Write(lease.run_id, store.attempt, tags={"x": text}))  # wakes the thread
+        assert store.writer.drain(lease.run_id, seconds=10)
+    assert told == [(CELL, "process 1 on elsewhere")]
     assert not lease.held()
+    assert mlflow_run(store, lease.run_id).data.tags["dcray.heartbeat"] == before
 
 
 def test_patience_ends(store, directory, monkeypatch):
