@@ -458,3 +458,38 @@ def test_a_cell_that_is_left_between_two_looks_is_searched(tiny_corpus, tmp_path
         )
         task.run()
     assert [(line.state, line.counts["finished"]) for line in task.lines()] == [("done", 1)]
+
+
+HEIR = (
+    ALONE
+    + """
+[recipes.mir]
+objective = "mir"
+inherit = "ar"
+"""
+)
+
+
+@pytest.mark.slow
+def test_what_waits_for_another_job_says_so(tiny_corpus, tmp_path):
+    """Its heir can start when that job has a winner; it dies without one."""
+    study = write_study(tmp_path, body=HEIR)
+    holder = driver(HOLDER, tmp_path / "runs", cwd=tmp_path, stdin=subprocess.PIPE)
+    assert holder.stdout.readline() == "held\n", holder.stderr.read()
+    child = start(search_words(study, tiny_corpus, tmp_path / "runs"), tmp_path)
+    try:
+        said = []
+        for line in child.stderr:
+            said.append(line)
+            if line.startswith("waiting for"):
+                holder.communicate("")
+                break
+        out, err = child.communicate(timeout=120)
+    finally:
+        child.kill()
+        holder.kill()
+    assert next(x for x in said if "held by" in x).startswith("tiny 500 ar is skipped: ")
+    assert said[-1] == "waiting for tiny 500 ar, which another command searches\n"
+    assert "waiting" not in err
+    assert child.returncode == 3
+    assert "tiny 500 mir waits for tiny 500 ar" in out

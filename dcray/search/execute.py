@@ -170,6 +170,7 @@ class _HandOut:
     def __init__(self, queue: Queue, site: Site, book: Book) -> None:
         self.queue, self.site, self.book = queue, site, book
         self.running: list[Trial] = []
+        self._said: list[Cell] = []  # what we were last said to wait for
 
     def finished(self) -> bool:
         return self.queue.finished()
@@ -178,6 +179,7 @@ class _HandOut:
         """The first ready chain, where there is room for it now."""
         ready = self.queue.ready()
         if not ready:
+            self._say_what_is_awaited()
             return None
         chain = ready[0]
         try:
@@ -197,6 +199,14 @@ class _HandOut:
     def left(self, trial: Trial) -> None:
         """Its place is free."""
         self.running.remove(trial)
+
+    def _say_what_is_awaited(self) -> None:
+        """Nothing can start; where nothing runs either, a person wonders why."""
+        awaited = [] if self.running else self.queue.awaited()
+        if awaited and awaited != self._said:
+            labels = ", ".join(cell.label for cell in awaited)
+            self.site.view.note(f"waiting for {labels}, which another command searches")
+        self._said = awaited
 
     def _room_for(self, run: RunConfig) -> bool:
         if self.site.max_concurrent is not None:

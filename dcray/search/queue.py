@@ -58,6 +58,10 @@ class Queue(Protocol):
         """The loss of a request that needs no training, None where it does."""
         ...
 
+    def awaited(self) -> list[Cell]:
+        """Cells of other commands for which all that is left waits."""
+        ...
+
 
 class Elsewhere(Protocol):
     """The winners of cells that this command does not search, as the record has them."""
@@ -126,6 +130,10 @@ class FixedQueue:
         """None: what is on record was answered before."""
         return None
 
+    def awaited(self) -> list[Cell]:
+        """None: a list waits for nobody."""
+        return []
+
 
 @dataclass
 class StudyQueue:
@@ -192,22 +200,23 @@ class StudyQueue:
 
     def finished(self) -> bool:
         """Whether all cells are done, or wait for what will not come."""
-        return not self.flying and not self.ready() and not self.awaits_others()
+        return not self.flying and not self.ready() and not self.awaited()
 
     def loss_of(self, request: Request) -> float | None:
         """The loss that is known of it."""
         found = self.known.get(request.key.cell, {}).get(request.slot)
         return found.val_loss if found else None
 
-    def awaits_others(self) -> bool:
-        """Whether a cell waits for one that somebody else searches now."""
-        return any(
-            self.elsewhere.coming(other)
+    def awaited(self) -> list[Cell]:
+        """The cells that somebody else searches now and that one of ours waits for."""
+        needed = [
+            other
             for cell in self.searches
             if self.only is None or cell in self.only
             for other in self.state(cell).waits_for
             if other not in self.searches
-        )
+        ]
+        return [cell for cell in dict.fromkeys(needed) if self.elsewhere.coming(cell)]
 
     def hopeless(self, cell: Cell) -> bool:
         """Whether a cell of this command was searched and has no winner."""
