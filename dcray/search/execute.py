@@ -34,6 +34,13 @@ from dcray.track.rows import Row
 from dcray.track.store import Store
 from dcray.train.worker import Leg
 
+GPU_SECONDS = 1_200.0  # for a cloud to start a node
+TAKEN = (
+    "{cell} was taken over by {owner}: it saw no sign of life from here for two minutes (was this "
+    "machine asleep, or cut off?). Stopping; what is saved is kept"
+)
+STOPPING = "stopping: saving a checkpoint; press Ctrl-C again to end at once"
+
 
 @dataclass
 class Site:
@@ -80,14 +87,6 @@ class Site:
         if not self.stop.event.is_set():
             self.view.note(TAKEN.format(cell=cell.label, owner=owner))
         self.stop.set()
-
-
-GPU_SECONDS = 1_200.0  # for a cloud to start a node
-TAKEN = (
-    "{cell} was taken over by {owner}: it saw no sign of life from here for two minutes (was this "
-    "machine asleep, or cut off?). Stopping; what is saved is kept"
-)
-STOPPING = "stopping: saving a checkpoint; press Ctrl-C again to end at once"
 
 
 def execute(
