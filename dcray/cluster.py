@@ -15,7 +15,7 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -24,7 +24,7 @@ from typing import Any
 import psutil
 
 from dcray import plugins
-from dcray.errors import ConfigError
+from dcray.errors import ConfigError, first_line
 from dcray.named import LOOPBACK_SWITCH, check_answers, in_job, named_address, on_loopback_alone
 
 PREFIX = "dcray-"
@@ -129,7 +129,7 @@ def _private(num_cpus: int | None, logs: Path | None) -> Iterator[None]:
     )  # short: a socket's path has 107 bytes
     try:
         try:
-            with signals_wait(), _daemons_apart():
+            with signals_wait(), _daemons_apart(), _start_in_a_sentence(logs):
                 ray.init(
                     address="local",
                     num_cpus=num_cpus,
@@ -139,8 +139,11 @@ def _private(num_cpus: int | None, logs: Path | None) -> Iterator[None]:
                     configure_logging=True,
                     _temp_dir=folder,
                 )
-            with _ends_with_its_daemons():
+            with _ends_with_its_daemons(lambda: _keep_logs(Path(folder), logs)):
                 yield
+        except RayStartError:
+            _keep_logs(Path(folder), logs)
+            raise
         except ConfigError:
             raise
         except BaseException:
@@ -170,21 +173,39 @@ def _daemons_apart() -> Iterator[None]:
         services.ConsolePopen = popen
 
 
+class RayStartError(ConfigError):
+    """A private Ray does not start on this machine."""
+
+
 @contextmanager
-def _ends_with_its_daemons() -> Iterator[None]:
+def _start_in_a_sentence(logs: Path | None) -> Iterator[None]:
+    """What Ray raises while it starts becomes a sentence: its traceback tells no cause."""
+    try:
+        yield
+    except Exception as error:
+        where = f"; its logs: {logs / f'ray-{os.getpid()}'}" if logs else ""
+        raise RayStartError(
+            f"Ray did not start on this machine, or its process was ended meanwhile (out of "
+            f"memory?): {first_line(error)}{where}"
+        ) from error
+
+
+@contextmanager
+def _ends_with_its_daemons(keep_logs: Callable[[], None]) -> Iterator[None]:
     """This process ends at once if Ray's raylet or GCS is killed inside the block.
 
     Ray itself would notice only by its health check, which a stalled machine must pass: minutes.
     """
     daemons = [
-        child for child in psutil.Process().children() if child.name() in ("raylet", "gcs_server")
+        child for child in psutil.Process().children() if _name(child) in ("raylet", "gcs_server")
     ]
     over = threading.Event()
 
     def watch() -> None:
         while not over.wait(0.5):
             if not all(map(_alive, daemons)):
-                sys.stdout.flush()
+                with suppress(Exception):
+                    keep_logs()
                 os._exit(1)
 
     watcher = threading.Thread(target=watch, name="dcray-daemons", daemon=True)
@@ -194,6 +215,12 @@ def _ends_with_its_daemons() -> Iterator[None]:
     finally:
         over.set()
         watcher.join()
+
+
+def _name(process: psutil.Process) -> str:
+    with suppress(psutil.NoSuchProcess):
+        return process.name()
+    return ""
 
 
 def _alive(process: psutil.Process) -> bool:

@@ -218,9 +218,10 @@ def test_a_machine_that_stalls_for_a_while_goes_on(threshold, lives):
 
 LOSES_A_DAEMON = """
 import time
+from pathlib import Path
 import psutil
 from dcray.cluster import ray_cluster
-with ray_cluster(num_cpus=1):
+with ray_cluster(num_cpus=1, logs=Path("{logs}")):
     (one,) = [p for p in psutil.Process().children() if p.name() == "{daemon}"]
     one.kill()
     time.sleep(60)
@@ -228,8 +229,25 @@ with ray_cluster(num_cpus=1):
 
 
 @pytest.mark.parametrize("daemon", ["raylet", "gcs_server"])
-def test_without_its_daemon_a_command_ends_at_once(daemon):
-    """Ray's own health check would take minutes to tell."""
-    code = LOSES_A_DAEMON.format(daemon=daemon)
+def test_without_its_daemon_a_command_ends_at_once(daemon, tmp_path):
+    """Ray's own health check would take minutes to tell. Its logs are kept."""
+    code = LOSES_A_DAEMON.format(daemon=daemon, logs=tmp_path)
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=45)
     assert ended.returncode == 1
+    assert list(tmp_path.glob("ray-*/raylet.out"))
+
+
+@pytest.mark.slow
+def test_a_ray_that_dies_in_its_start_is_a_sentence(tiny_corpus, tmp_path):
+    child = start(words(tiny_corpus, tmp_path / "runs"), tmp_path)
+    try:
+        wait_until(child, lambda: [p for p, name in family(child) if name == "raylet"])
+        (raylet,) = [p for p, name in family(child) if name == "raylet"]
+        raylet.kill()
+        _, err = child.communicate(timeout=120)
+    finally:
+        child.kill()
+    assert child.returncode == 2
+    assert "Traceback" not in err
+    assert err.splitlines()[-1].startswith("error: Ray did not start on this machine, or its ")
+    assert list((tmp_path / "runs").glob("train/logs/ray-*"))

@@ -74,7 +74,7 @@ def notes(lines: Sequence[CellLine]) -> list[str]:
     """What a person should know beside the table."""
     found = [f"{line.cell.label} {line.note}" for line in lines if line.note]
     if any(line.bound and line.val_loss is not None for line in lines):
-        found.append("a loss after <= is an upper bound, over other tokens than the others' losses")
+        found.append("a loss after <= is an upper bound, over other tokens than a next-token loss")
     found += [
         f"{line.cell.label} has no winner: no run of it ended with a loss. Lower its lr, or mend "
         "what failed, and search again; what diverged is on record and is not repeated as it was"

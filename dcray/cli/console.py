@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from typer.core import TyperCommand
 from dcray.progress import Listener, heard_by
 
 DONE, NOTHING, BAD_INPUT, STOPPED, SOME_FAILED = 0, 1, 2, 3, 4
+_PROMISED = threading.Lock()  # a last word
 GAP = 2  # characters between two columns of a table
 
 
@@ -56,7 +58,7 @@ def fit_columns(columns: dict[str, list[str]], width: int, least_needed: Iterabl
 
 @contextmanager
 def last_word() -> Iterator[None]:
-    """If this process ends inside the block at once, somebody says so in its place.
+    """If this process ends inside the block at once, somebody says so in its place, once.
 
     Ray ends a driver without a word when its node's process is gone, which a system that is short
     of memory likes to kill. A shell waits at a pipe for the end of the block, or of this process.
@@ -65,13 +67,17 @@ def last_word() -> Iterator[None]:
         "ended from outside: this command was killed, or Ray's own process was (out of memory?). "
         "What was saved is kept: run the same command again to go on"
     )
-    waits = "trap '' INT TERM HUP; read done && exit; [ -t 2 ] && printf '\\033[?25h' >&2; "
+    if not _PROMISED.acquire(blocking=False):  # in a block around this one
+        yield
+        return
+    waits = "trap '' INT TERM HUP; read done && exit; [ -t 2 ] && printf '\\033[?25h\\n' >&2; "
     command = ["sh", "-c", waits + "printf '%s\\n' \"$0\" >&2", words]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as shell:
         try:
             yield
         finally:
             shell.communicate(b"done\n")
+            _PROMISED.release()
 
 
 def address_line(directory: Path, tracking_uri: str | None) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dcray.cli.console import DONE, SOME_FAILED, address_line, out, progress_bar
+from dcray.cli.console import DONE, SOME_FAILED, address_line, last_word, out, progress_bar
 from dcray.cli.search import exit_code, run_search
 from dcray.cli.train import DirOption, QuietOption
 
@@ -61,7 +61,8 @@ def quickstart(
 
     corpus = directory / CORPUS
     say(f"1. The standard library of this Python becomes a corpus: {corpus}")
-    with nullcontext() if (corpus / MANIFEST).exists() else ray_cluster():  # one Ray for both steps
+    there = (corpus / MANIFEST).exists()
+    with last_word(), nullcontext() if there else ray_cluster():  # one Ray for both steps
         manifest = _prepare(corpus)
         say(
             f"   {manifest.train.tokens:,} tokens to train on, {manifest.validation.tokens:,} to "

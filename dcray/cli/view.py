@@ -29,6 +29,7 @@ class _State:
         self.train_loss: float | None = None
         self.val_loss: float | None = None
         self.word = "waiting"
+        self.bound = "<=" if request.config.objective.build().bound else ""
         self.printed_at = 0.0
 
     def take(self, report: Report) -> None:
@@ -40,7 +41,7 @@ class _State:
     def cells(self) -> tuple[str, ...]:
         said, epochs = self.report, self.request.config.num_epochs
         if said is None:
-            return (label(self.request), "", "", "", _loss(self.val_loss), "", "", self.word)
+            return (label(self.request), "", "", "", self._val(), "", "", self.word)
         left = (said.num_steps - said.step) / max(said.step, 1) * said.seconds
         training = self.word == "training"
         return (
@@ -48,11 +49,14 @@ class _State:
             f"{said.epoch:.1f}/{epochs}",
             f"{said.step:,}/{said.num_steps:,}",
             _loss(self.train_loss),
-            _loss(self.val_loss),
+            self._val(),
             f"{said.tokens_per_second:,.0f}",
             duration(left) if training and said.step > 4 else "",
             self.word,
         )
+
+    def _val(self) -> str:
+        return "" if self.val_loss is None else self.bound + _loss(self.val_loss)
 
 
 class LiveView:

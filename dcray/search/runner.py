@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -20,6 +21,8 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
+
+import psutil
 
 from dcray import plugins
 from dcray.config import RunConfig
@@ -138,7 +141,8 @@ def run_trials(
 
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # a lost trial is told by us
     os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(num_pending)
-    name = f"tune-{time.time_ns()}-{os.getpid()}"
+    _clear_dead_tunes(logs)
+    name = f"tune-{time.time_ns()}-{os.getpid()}-{socket.gethostname()}"
     callback = _callback(listener, stop)
     tuner = ray.tune.Tuner(
         ray.tune.with_resources(
@@ -164,6 +168,15 @@ def run_trials(
     tuner.fit()
     callback.settle()
     shutil.rmtree(logs / name, ignore_errors=True)
+
+
+def _clear_dead_tunes(logs: Path) -> None:
+    """Delete Tune's folders of our processes on this machine that were killed."""
+    ours = re.compile(rf"tune-\d+-(\d+)-{re.escape(socket.gethostname())}")
+    for folder in logs.glob("tune-*"):
+        named = ours.fullmatch(folder.name)
+        if named and not psutil.pid_exists(int(named[1])):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def asha(first: int, longest: int) -> Any:

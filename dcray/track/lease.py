@@ -13,7 +13,7 @@ from typing import Any
 
 from dcray.track import runs
 from dcray.track.connect import Connection
-from dcray.track.owner import Owner, this_process
+from dcray.track.owner import Owner, heartbeat_of, this_process
 from dcray.track.points import Cell
 from dcray.track.writer import Write, Writer
 
@@ -98,6 +98,7 @@ def take(connection: Connection, cell: Cell, run_id: str, attempt: str) -> None:
             "dcray.owner": this_process().to_json(),
             "dcray.attempt": attempt,
             "dcray.heartbeat": str(time.time()),
+            "dcray.state": "",
             "dcray.reason": "",
         },
     )
@@ -135,12 +136,6 @@ def settle(connection: Connection, experiment_id: str, *, attempt: str) -> list[
         connection.client.set_terminated(run.info.run_id, status)
         settled.append(run.info.run_id)
     return settled
-
-
-def heartbeat_of(tags: Mapping[str, str]) -> float | None:
-    """The instant of the last heartbeat, None where there was none."""
-    text = tags.get("dcray.heartbeat")
-    return float(text) if text else None
 
 
 def _refuse_if_held(cell: Cell, run: Any, attempt: str) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import os
 import socket
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 import psutil
@@ -31,7 +33,8 @@ class Owner:
     def from_json(cls, text: str | None) -> Owner | None:
         """The owner of a tag's text, None where there is none or it is not ours."""
         try:
-            return cls(**json.loads(text or ""))
+            found = cls(**json.loads(text or ""))
+            return cls(str(found.host), _natural(found.pid), float(found.started))
         except (ValueError, TypeError):
             return None
 
@@ -53,6 +56,21 @@ class Owner:
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
+
+
+def heartbeat_of(tags: Mapping[str, str]) -> float | None:
+    """The instant of the last heartbeat, None where there was none or what is written is none."""
+    try:
+        beat = float(tags["dcray.heartbeat"])
+    except (KeyError, ValueError):
+        return None
+    return beat if math.isfinite(beat) else None
+
+
+def _natural(pid: object) -> int:
+    if not isinstance(pid, int) or pid < 1:
+        raise ValueError(f"{pid} is no process")
+    return pid
 
 
 def this_process() -> Owner:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from dcray.sections import ABSURD_NATS
-from dcray.track.owner import Owner
+from dcray.track.owner import Owner, heartbeat_of
 from dcray.track.points import Cell
 
 T = TypeVar("T")
@@ -96,7 +96,7 @@ def row_of(study: str, run: Any) -> Row:
         started_at=run.info.start_time / 1000,
         reason=tags.get("dcray.reason") or None,
         owner=str(owner) if owner else None,
-        heartbeat_at=_parsed(tags, "dcray.heartbeat", float),
+        heartbeat_at=heartbeat_of(tags),
         params=params,
         metrics=metrics,
         tags=tags,

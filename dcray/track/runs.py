@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from dcray.errors import ConfigError, did_you_mean
 from dcray.track.connect import Connection, connect
 from dcray.track.corpora import refuse_two
-from dcray.track.owner import Owner
+from dcray.track.owner import Owner, heartbeat_of
 from dcray.track.points import FORMAT, REMARKS, Cell, Point
 from dcray.track.rows import Row, newest_complete, row_of, why_unusable
 from dcray.track.trouble import waiting_helps
@@ -278,7 +278,7 @@ def _why_unfinished(row: Row) -> str:
 def _cell_row(study: str, run: Any) -> CellRow:
     tags = run.data.tags
     owner = Owner.from_json(tags.get("dcray.owner"))
-    heartbeat = float(tags["dcray.heartbeat"]) if "dcray.heartbeat" in tags else None
+    heartbeat = heartbeat_of(tags)
     running = run.info.status == "RUNNING"
     return CellRow(
         study=study,

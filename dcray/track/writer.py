@@ -182,7 +182,15 @@ class Writer:
             self._done(write)
 
     def _refuse(self, write: Write, error: Exception) -> None:
-        """Keep on disk what MLflow will never take, for a person to look at."""
+        """Keep on disk what MLflow will never take, for a person to look at.
+
+        Of a run that somebody has deleted nothing is kept: it is what that person no longer wants.
+        """
+        if self._is_deleted(write.run_id):
+            if write.run_id not in self._refused:
+                self._refused[write.run_id] = "it was deleted in MLflow while it was open"
+                _log.error("run %s: %s", write.run_id, self._refused[write.run_id])
+            return
         name = f"{write.run_id}-{write.attempt}-{time.time_ns()}.refused"
         try:
             where = f"kept in {_spill(self._connection, name, [write])}"
@@ -190,6 +198,13 @@ class Writer:
             where = f"and lost: {other}"
         self._refused[write.run_id] = f"{first_line(error)} ({where})"
         _log.error("the record refused a write: %s", self._refused[write.run_id])
+
+    def _is_deleted(self, run_id: str) -> bool:
+        try:
+            run = self._connection.client.get_run(run_id)
+        except Exception:
+            return False
+        return bool(run.info.lifecycle_stage == "deleted")
 
     def _next(self, pause: float) -> Write | None:
         """The write to do now, after a pause where the last one failed, or None."""

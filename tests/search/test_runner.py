@@ -1,6 +1,10 @@
-"""What a stop asks, and of whom."""
+"""What a stop asks, and of whom; what killed commands leave."""
 
-from dcray.search.runner import StopRequest
+import os
+import socket
+import subprocess
+
+from dcray.search.runner import StopRequest, _clear_dead_tunes
 from dcray.train.worker import STOP_FILE
 
 
@@ -15,3 +19,16 @@ def test_a_stop_asks_the_trials_that_run_and_makes_no_folder_of_one_that_is_gone
     stop.watch(late)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["late", "runs"]
     assert all((folder / STOP_FILE).exists() for folder in (runs, late))
+
+
+def test_folders_of_killed_commands_are_deleted_and_no_others(tmp_path):
+    """Of this machine alone: on a shared disk another's process numbers mean nothing here."""
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    here = socket.gethostname()
+    gone = f"tune-1-{dead.pid}-{here}"
+    stay = [f"tune-2-{os.getpid()}-{here}", f"tune-3-{dead.pid}-elsewhere", "tune-x", "ray-1"]
+    for name in (gone, *stay):
+        (tmp_path / name).mkdir()
+    _clear_dead_tunes(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == set(stay)

@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from dcray.track.owner import Owner, heartbeat_of
 from dcray.track.rows import Row, winner
 
 BASE = Row(
@@ -68,3 +69,24 @@ def test_of_an_objective_that_went_back_the_marked_winners_source_counts():
         assert winner(order).run_id == "best"
     better = row("better", val_loss=1.5, started_at=4.0, tags=first)  # the mark may lag behind
     assert winner([*rows, better]).run_id == "better"
+
+
+NO_OWNERS = [
+    '{"host": "h", "pid": "x", "started": "y"}',
+    '{"host": "h", "pid": -5, "started": 1}',
+    '{"host": "h", "pid": 1, "started": null}',
+    '{"host": "h", "pid": 1}',
+    *("[]", "soon", "", None),
+]
+
+
+@pytest.mark.parametrize("text", NO_OWNERS)
+def test_an_owner_that_is_none(text):
+    assert Owner.from_json(text) is None
+
+
+@pytest.mark.parametrize("text", ["soon", "inf", "nan", ""])
+def test_a_heartbeat_that_is_none(text):
+    assert heartbeat_of({"dcray.heartbeat": text}) is None
+    assert heartbeat_of({}) is None
+    assert heartbeat_of({"dcray.heartbeat": "17.5"}) == 17.5

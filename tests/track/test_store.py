@@ -226,6 +226,28 @@ def test_what_mlflow_refuses_is_told_and_kept(store, directory):
     assert len(list((directory / "spill").glob("*.refused"))) == 1
 
 
+def test_of_a_run_that_somebody_deleted_nothing_more_is_kept(store, directory, caplog):
+    """A search reports every few seconds, for hours."""
+    result = begin(store)
+    store.writer.drain(None, seconds=10)
+    store.connection.client.delete_run(result.run_id)
+    for step in range(3):
+        result.log([point(step)])
+        store.writer.drain(None, seconds=10)
+    with pytest.raises(RecordAwayError, match="it was deleted in MLflow while it was open"):
+        result.finish({"val_loss": 3.0})
+    assert not list((directory / "spill").glob("*"))
+    assert len([one for one in caplog.records if "was deleted" in one.getMessage()]) == 1
+
+
+def test_a_cell_that_is_taken_again_forgets_how_it_was_left(store):
+    run_id = store.cell(CELL)
+    store.connection.client.set_tag(run_id, "dcray.state", "interrupted")
+    with store.claim(CELL):
+        pass
+    assert mlflow_run(store, run_id).data.tags["dcray.state"] == ""
+
+
 def test_a_file_and_a_text_are_kept(store, directory, tmp_path):
     (tmp_path / "log.txt").write_text("hello")
     result = begin(store)
