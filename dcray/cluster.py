@@ -90,11 +90,27 @@ def _hush() -> None:
     """
     from ray._private import worker
 
+    if sys.unraisablehook is not _unraisable:
+        _unraisable.before = sys.unraisablehook
+        sys.unraisablehook = _unraisable
     worker.print_to_stdstream = lambda *_, **__: None
     colorama: Any = sys.modules.get("colorama.initialise")
     if colorama is not None:  # else it ends every command on a terminal with an escape sequence
         colorama.atexit_done = True
         atexit.unregister(colorama.reset_all)
+
+
+class _Unraisable:
+    """What an object of Ray's raises while it is deleted, as at a stop, goes to nobody's screen."""
+
+    before: Callable[[Any], Any] = staticmethod(sys.__unraisablehook__)
+
+    def __call__(self, one: Any) -> None:
+        if not str(getattr(one.object, "__module__", "")).startswith("ray."):
+            self.before(one)
+
+
+_unraisable = _Unraisable()
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from tempfile import gettempdir
 
 import psutil
 import pytest
@@ -134,7 +135,7 @@ def test_stopped_and_the_same_command(dcray, tiny_corpus, tmp_path, whole, how):
     assert "stopping: saving a checkpoint" in err
     assert [line for line in err.splitlines() if not OURS.match(line)] == []
     assert_gone(processes)
-    assert not list(Path("/tmp").glob(f"{PREFIX}{child.pid}-*"))
+    assert not list(Path(gettempdir()).glob(f"{PREFIX}{child.pid}-*"))
     (run,) = runs(directory)
     assert run.info.status == "KILLED"
     assert run.data.tags["dcray.state"] == "interrupted"
@@ -150,7 +151,7 @@ def test_stopped_while_ray_starts(tiny_corpus, tmp_path, number):
     directory = tmp_path / "runs"
     child = start(words(tiny_corpus, directory, *LONG), tmp_path)
     try:
-        wait_until(child, lambda: list(Path("/tmp").glob(f"{PREFIX}{child.pid}-*/session_*")))
+        wait_until(child, lambda: list(Path(gettempdir()).glob(f"{PREFIX}{child.pid}-*/session_*")))
         processes = family(child)
         child.send_signal(number)
         out, err = child.communicate(timeout=60)
@@ -251,3 +252,26 @@ def test_a_ray_that_dies_in_its_start_is_a_sentence(tiny_corpus, tmp_path):
     assert "Traceback" not in err
     assert err.splitlines()[-1].startswith("error: Ray did not start on this machine, or its ")
     assert list((tmp_path / "runs").glob("train/logs/ray-*"))
+
+
+DELETED = """
+from dcray.cluster import ray_cluster
+class Its:
+    def __del__(self):
+        raise RuntimeError(type(self).__name__)
+class Ours(Its):
+    def __del__(self):
+        raise RuntimeError("ours")
+Its.__del__.__module__ = "ray.data"
+with ray_cluster(num_cpus=1):
+    Its()
+    Ours()
+"""
+
+
+def test_what_ray_raises_while_it_is_deleted_is_on_no_screen():
+    """As its data executor does where a stop comes upon it."""
+    ended = subprocess.run([sys.executable, "-c", DELETED], capture_output=True, text=True)
+    assert ended.returncode == 0
+    assert ended.stderr.count("RuntimeError") == 1
+    assert "RuntimeError: ours" in ended.stderr

@@ -96,14 +96,19 @@ def test_what_cannot_be_read_is_named(tmp_path):
 
 @pytest.fixture
 def forbidden():
-    """A folder with a text, and with a subfolder that may not be looked into; no root here."""
-    root, me = Path(tempfile.mkdtemp()), os.geteuid()
+    """A folder with a text, and with a subfolder that may not be looked into; no root here.
+
+    A root's own folders, this checkout among them, may be closed to the user that it becomes.
+    """
+    me = os.geteuid()
+    root = Path(tempfile.mkdtemp(dir="/tmp" if me == 0 else None))
     root.chmod(0o755)
     (root / "a.txt").write_text("text")
     (root / "hidden").mkdir(mode=0)
+    source = parse(f"files:{root}")
     if me == 0:
         os.seteuid(65_534)
-    yield root
+    yield source
     os.seteuid(me)
     shutil.rmtree(root)
 
@@ -111,7 +116,7 @@ def forbidden():
 def test_a_folder_that_may_not_be_looked_into_is_named(forbidden):
     """What lies in it would be missing from the corpus, and nobody would know."""
     with pytest.raises(ConfigError, match=r"hidden cannot be read: Permission denied"):
-        parse(f"files:{forbidden}").paths()
+        forbidden.paths()
 
 
 def test_a_name_that_is_no_utf8_is_named(tmp_path):

@@ -22,6 +22,8 @@ import os, sys
 from pathlib import Path
 from dcray.errors import ConfigError
 from dcray.track.store import Store
+with Store.open(Path(sys.argv[2]), study="s"):
+    pass  # all is imported: the user that a root becomes may not read our folders
 if os.geteuid() == 0:
     os.setuid(65534)
 try:
@@ -65,12 +67,12 @@ def test_a_directory_that_cannot_be_made_is_refused(tmp_path):
         Store.open(tmp_path / "file" / "runs", study=STUDY)
 
 
-def test_a_read_only_directory_is_refused():
+def test_a_read_only_directory_is_refused(tmp_path):
     """As another user where we are root, who may write everywhere."""
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory(dir="/tmp" if os.geteuid() == 0 else None) as place:
         Path(place).chmod(0o555)
         done = subprocess.run(
-            [sys.executable, "-c", READ_ONLY, place],
+            [sys.executable, "-c", READ_ONLY, place, tmp_path / "theirs"],
             capture_output=True,
             text=True,
             cwd="/",
