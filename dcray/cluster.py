@@ -90,9 +90,7 @@ def _hush() -> None:
     """
     from ray._private import worker
 
-    if sys.unraisablehook is not _unraisable:
-        _unraisable.before = sys.unraisablehook
-        sys.unraisablehook = _unraisable
+    _hush_deleted()
     worker.print_to_stdstream = lambda *_, **__: None
     colorama: Any = sys.modules.get("colorama.initialise")
     if colorama is not None:  # else it ends every command on a terminal with an escape sequence
@@ -100,17 +98,16 @@ def _hush() -> None:
         atexit.unregister(colorama.reset_all)
 
 
-class _Unraisable:
+@functools.cache  # once
+def _hush_deleted() -> None:
     """What an object of Ray's raises while it is deleted, as at a stop, goes to nobody's screen."""
+    before = sys.unraisablehook
 
-    before: Callable[[Any], Any] = staticmethod(sys.__unraisablehook__)
-
-    def __call__(self, one: Any) -> None:
+    def hear(one: Any) -> None:
         if not str(getattr(one.object, "__module__", "")).startswith("ray."):
-            self.before(one)
+            before(one)
 
-
-_unraisable = _Unraisable()
+    sys.unraisablehook = hear
 
 
 @contextmanager
