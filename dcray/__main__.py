@@ -1,6 +1,6 @@
 """`python -m dcray` is the `dcray` command."""
 
-from dcray.cli import main
+from dcray.cli import run
 
 if __name__ == "__main__":
-    main()
+    run()

@@ -2,7 +2,7 @@
 
 import sys
 
-from dcray.cli import main
+from dcray.cli import run
 
 
 def forward(command: str) -> None:
@@ -11,4 +11,4 @@ def forward(command: str) -> None:
     while sys.argv[at : at + 1] == ["--plugin"]:
         at += 2
     sys.argv.insert(at, command)
-    main()
+    run()

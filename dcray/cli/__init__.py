@@ -6,10 +6,13 @@ What is slow to import (Ray, torch, MLflow, pydantic) is imported inside the com
 
 from __future__ import annotations
 
+import atexit
 import errno
 import os
 import signal
 import sys
+import threading
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Annotated
@@ -18,7 +21,7 @@ import typer
 
 from dcray import __version__, cluster
 from dcray.cli.analyze import analyze
-from dcray.cli.console import BAD_INPUT, STOPPED, err, naming, out, plain
+from dcray.cli.console import BAD_INPUT, NOTHING, STOPPED, err, naming, out, plain
 from dcray.cli.eval import eval
 from dcray.cli.export import export
 from dcray.cli.fit import fit, reproduce
@@ -74,6 +77,27 @@ app.command(epilog=EXIT_CODES)(export)
 app.command(epilog=EXIT_CODES)(analyze)
 app.command()(fit)
 app.command()(reproduce)
+
+
+def run() -> None:
+    """`main` as a process of its own, which ends without the interpreter's own taking apart.
+
+    All is written by then. Native threads of Ray and Arrow that still live have crashed in it, and
+    a search that was done was a failed job.
+    """
+    try:
+        main()
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else 0
+    with suppress(KeyboardInterrupt):
+        threading._shutdown()  # type: ignore[attr-defined]  # thread pools end
+        atexit._run_exitfuncs()
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError:  # who read us is gone
+        code = code or NOTHING
+    os._exit(code)
 
 
 def main() -> None:
