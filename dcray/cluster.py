@@ -140,9 +140,10 @@ def _private(num_cpus: int | None, logs: Path | None) -> Iterator[None]:
     folder = tempfile.mkdtemp(
         prefix=f"{PREFIX}{os.getpid()}-"
     )  # short: a socket's path has 107 bytes
+    keep_logs = functools.partial(_keep_logs, Path(folder), logs)
     try:
         try:
-            with signals_wait(), _daemons_apart(), _start_in_a_sentence(logs):
+            with signals_wait(), _daemons_apart(), _start_in_a_sentence(keep_logs):
                 ray.init(
                     address="local",
                     num_cpus=num_cpus,
@@ -152,15 +153,12 @@ def _private(num_cpus: int | None, logs: Path | None) -> Iterator[None]:
                     configure_logging=True,
                     _temp_dir=folder,
                 )
-            with _ends_with_its_daemons(lambda: _keep_logs(Path(folder), logs)):
+            with _ends_with_its_daemons(keep_logs):
                 yield
-        except RayStartError:
-            _keep_logs(Path(folder), logs)
-            raise
         except ConfigError:
             raise
         except BaseException:
-            _keep_logs(Path(folder), logs)
+            keep_logs()
             raise
         finally:
             with signals_wait():
@@ -186,25 +184,21 @@ def _daemons_apart() -> Iterator[None]:
         services.ConsolePopen = popen
 
 
-class RayStartError(ConfigError):
-    """A private Ray does not start on this machine."""
-
-
 @contextmanager
-def _start_in_a_sentence(logs: Path | None) -> Iterator[None]:
+def _start_in_a_sentence(keep_logs: Callable[[], Path | None]) -> Iterator[None]:
     """What Ray raises while it starts becomes a sentence: its traceback tells no cause."""
     try:
         yield
     except Exception as error:
-        where = f"; its logs: {logs / f'ray-{os.getpid()}'}" if logs else ""
-        raise RayStartError(
-            f"Ray did not start on this machine, or its process was ended meanwhile (out of "
-            f"memory?): {first_line(error)}{where}"
+        kept = keep_logs()
+        raise ConfigError(
+            "Ray did not start on this machine, or its process was ended meanwhile (out of "
+            f"memory?): {first_line(error)}" + (f"; its logs: {kept}" if kept else "")
         ) from error
 
 
 @contextmanager
-def _ends_with_its_daemons(keep_logs: Callable[[], None]) -> Iterator[None]:
+def _ends_with_its_daemons(keep_logs: Callable[[], Path | None]) -> Iterator[None]:
     """This process ends at once if Ray's raylet or GCS is killed inside the block.
 
     Ray itself would notice only by its health check, which a stalled machine must pass: minutes.
@@ -280,8 +274,11 @@ def _clear_dead_sessions() -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _keep_logs(folder: Path, logs: Path | None) -> None:
+def _keep_logs(folder: Path, logs: Path | None) -> Path | None:
+    """Copy a session's logs below `logs`; where they are now, None where nothing was copied."""
     found = folder / "session_latest" / "logs"
-    if logs is not None and found.exists():
-        target = logs / f"ray-{os.getpid()}"
-        shutil.copytree(found, target, dirs_exist_ok=True, ignore_dangling_symlinks=True)
+    if logs is None or not found.exists():
+        return None
+    target = logs / f"ray-{os.getpid()}"
+    shutil.copytree(found, target, dirs_exist_ok=True, ignore_dangling_symlinks=True)
+    return target

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rich.markup import escape
-
-from dcray.cli.console import GAP, fit_columns
+from dcray.cli.console import fitted_table
 from dcray.search.standing import COUNTS, CellLine
 
 HEADS = (  # head, what it stands for, whether it is text
@@ -36,19 +34,12 @@ MAX_NAMES = 6  # cells named in one note
 
 def cells_table(lines: Sequence[CellLine], width: int | None = None) -> Any:
     """The cells as a rich table, one row each; where it must fit into `width`, its columns do."""
-    from rich.table import Table
-
-    rows = [cell_texts(line) for line in lines]
-    columns = {head: [row[at] for row in rows] for at, (head, *_) in enumerate(HEADS)}
-    if width is not None:
-        fit_columns(columns, width, LEAST_NEEDED)
-    table = Table(box=None, pad_edge=False, padding=(0, GAP // 2))
-    for head, _, text in HEADS:
-        if head in columns:
-            table.add_column(head, justify="left" if text else "right", no_wrap=True)
-    for row in zip(*columns.values(), strict=True):
-        table.add_row(*map(escape, row))
-    return table
+    return fitted_table(
+        {head: text for head, _, text in HEADS},
+        [cell_texts(line) for line in lines],
+        width=width,
+        least_needed=LEAST_NEEDED,
+    )
 
 
 def cell_texts(line: CellLine) -> list[str]:

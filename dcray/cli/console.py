@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console
+from rich.markup import escape
 from typer.core import TyperCommand
 
 from dcray.progress import Listener, heard_by
@@ -43,17 +44,34 @@ def print_wide(table: Any) -> None:
     wide.print(table)
 
 
-def fit_columns(columns: dict[str, list[str]], width: int, least_needed: Iterable[str]) -> None:
-    """Take columns out until the others fit: first those that are empty, then the least needed.
+def fitted_table(
+    heads: Mapping[str, bool],
+    rows: Sequence[Sequence[str]],
+    *,
+    width: int | None,
+    least_needed: Iterable[str],
+    wraps: str = "",
+) -> Any:
+    """A rich table of `rows` under `heads` (whether each is text), of the columns that fit.
 
-    `columns` holds the texts under each head; what is not in `least_needed` never goes.
+    Where they do not fit into `width` (None: all do), first those go that are empty, then the least
+    needed; what is not in `least_needed` never goes. `wraps`: the one head whose texts may.
     """
     from rich.cells import cell_len
+    from rich.table import Table
 
+    columns = {head: [row[at] for row in rows] for at, head in enumerate(heads)}
     sizes = {head: GAP + max(map(cell_len, (head, *texts))) for head, texts in columns.items()}
     for head in sorted(least_needed, key=lambda head: any(columns[head])):
-        if sum(sizes[head] for head in columns) - GAP > width:
+        if width is not None and sum(sizes[head] for head in columns) - GAP > width:
             del columns[head]
+    table = Table(box=None, pad_edge=False, padding=(0, GAP // 2))
+    for head in columns:
+        side: Literal["left", "right"] = "left" if heads[head] else "right"
+        table.add_column(head, justify=side, no_wrap=head != wraps)
+    for row in zip(*columns.values(), strict=True):
+        table.add_row(*map(escape, row))
+    return table
 
 
 @contextmanager

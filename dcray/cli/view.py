@@ -7,9 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from rich.markup import escape
-
-from dcray.cli.console import GAP, err, fit_columns
+from dcray.cli.console import err, fitted_table
 from dcray.errors import plural
 from dcray.search.queue import Ended
 from dcray.search.request import Request
@@ -98,18 +96,13 @@ class LiveView:
 
     def table(self, width: int) -> Any:
         """The runs as a rich table, with the columns that fit into so many characters."""
-        from rich.table import Table
-
-        rows = [state.cells() for state in self.states.values()]
-        columns = {head: [row[at] for row in rows] for at, head in enumerate(COLUMNS)}
-        fit_columns(columns, width, LEAST_NEEDED)
-        table = Table(box=None, pad_edge=False, padding=(0, GAP // 2))
-        for head in columns:
-            text = head in ("run", "state")
-            table.add_column(head, justify="left" if text else "right", no_wrap=head != "run")
-        for row in zip(*columns.values(), strict=True):
-            table.add_row(*map(escape, row))
-        return table
+        return fitted_table(
+            {head: head in ("run", "state") for head in COLUMNS},
+            [state.cells() for state in self.states.values()],
+            width=width,
+            least_needed=LEAST_NEEDED,
+            wraps="run",
+        )
 
     def _refresh(self) -> None:
         if self.live is not None:
