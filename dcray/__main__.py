@@ -1,4 +1,4 @@
-"""`python -m dcray` is the `dcray` command."""
+"""The `dcray` command, as `python -m dcray`."""
 
 from dcray.cli import run
 

@@ -1,4 +1,4 @@
-"""What cannot be done: sentences that name the field, the rule, the value and the remedy."""
+"""Errors of the user's input: sentences that name the field, the rule, the value and the remedy."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ class RecordAwayError(RuntimeError):
 
 
 def plural(count: float, noun: str) -> str:
-    """ "1 document", "2,000 documents"."""
+    """Format a count with its noun: "1 document", "2,000 documents"."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def _by_value(name: str) -> tuple[bool, float, str]:
-    """Where a name stands in a list: counts such as 72m by value, then words by letter."""
+    """Return the sort key of a name: counts such as 72m by value, then words by letter."""
     count = re.fullmatch(r"(\d+\.?\d*)([kmb]?)", name)
     value = float(count[1]) * 1000.0 ** " kmb".index(count[2] or " ") if count else 0.0
     return count is None, value, name
 
 
-RULES = (  # pydantic's words and ours
+RULES = (  # pydantic's words and dcray's
     (r"^Field required$", "must be given"),
     (r"^Input should be a valid integer.*", "must be a whole number"),
     (r"^Input should be a finite number.*", "must be a finite number"),
@@ -57,7 +57,7 @@ RULES = (  # pydantic's words and ours
 
 
 def rule_of(detail: Mapping[str, Any]) -> str:
-    """The rule that a pydantic error speaks of, in our words: "must be above 0"."""
+    """Translate a pydantic error into the rule that was broken: "must be above 0"."""
     message = str(detail["msg"]).removeprefix("Value error, ")
     for pattern, ours in RULES:
         if re.search(pattern, message):
@@ -66,13 +66,13 @@ def rule_of(detail: Mapping[str, Any]) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's text, at most 300 characters."""
+    """Return the first line of an error's text, at most 300 characters."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[0][:300]
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """' (did you mean "wsd"?)' for the nearest of `known`, else ' (one of: ...)'."""
+    """Format ' (did you mean "wsd"?)' for the nearest of `known`, else ' (one of: ...)'."""
     choices = sorted(known, key=_by_value)
     near = difflib.get_close_matches(name, choices, n=1, cutoff=0.6)
     if near:

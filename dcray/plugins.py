@@ -1,7 +1,7 @@
 """Objectives, laws and sources by name: a file in dcray/KIND/, an entry point, or `--plugin FILE`.
 
-A plug-in module has one attribute `PLUGIN`, a callable that takes the options as keywords. Somebody
-else's plug-in is an entry point in the group `dcray.KIND`, or a file whose `PLUGIN` carries
+A plug-in module has one attribute `PLUGIN`, a callable that takes the options as keywords. A
+plug-in from outside dcray is an entry point in the group `dcray.KIND`, or a file whose `PLUGIN` has
 `kind` and `name`. Files come from the command line alone, never from data that people exchange.
 """
 
@@ -31,15 +31,15 @@ _sources: dict[str, str] = {}  # path -> source of every file in use
 
 
 def names(kind: str) -> tuple[str, ...]:
-    """The names of every plug-in of `kind` ("objectives", "laws", "sources"), sorted."""
+    """List the names of every plug-in of `kind` ("objectives", "laws", "sources"), sorted."""
     return tuple(sorted({*_built_in(kind), *_entry_points(kind), *_files(kind)}))
 
 
 def plugin(kind: str, name: str) -> Any:
-    """The plug-in itself, not yet built: the class behind `load`.
+    """Find the plug-in itself, not yet built: the class behind `load`.
 
-    Raises ConfigError with the nearest name where there is none of this name, and where an entry
-    point has a name of dcray's own.
+    Raises ConfigError with the nearest name if there is none of this name, and if an entry point
+    has a name of dcray's own.
     """
     if name in (points := _entry_points(kind)):
         where = f"the entry point {name} = {points[name].value}"
@@ -54,14 +54,14 @@ def plugin(kind: str, name: str) -> Any:
 
 
 def load(kind: str, name: str, **options: Any) -> Any:
-    """The plug-in `name`, built with its options: load("objectives", "mir", weight=0.4)."""
+    """Build the plug-in `name` with its options: load("objectives", "mir", weight=0.4)."""
     return plugin(kind, name)(**options)
 
 
 def source_hash(kind: str, name: str) -> str | None:
-    """The hash of somebody else's plug-in: of its file, not of what that imports.
+    """Hash the source of a plug-in from outside dcray, without what it imports: 16 hex digits.
 
-    None for ours: what they compute is dcray's word.
+    A compiled plug-in is hashed by its version. None for dcray's own, for which dcray answers.
     """
     if name in _built_in(kind):
         return None
@@ -80,7 +80,7 @@ def source_hash(kind: str, name: str) -> str | None:
 def use_file(path: str | Path) -> None:
     """Make the plug-in of a file known here and, by `carried`, in Ray's workers.
 
-    Raises ConfigError where the file has no `PLUGIN` with a `kind` and a `name`.
+    Raises ConfigError if the file has no `PLUGIN` with a `kind` and a `name`.
     """
     resolved = str(Path(path).resolve())
     if not Path(resolved).is_file():
@@ -92,19 +92,19 @@ def use_file(path: str | Path) -> None:
 
 
 def carried() -> list[tuple[str, str]]:
-    """(path, source) of every file in use: what a process that has none of them takes up."""
+    """List (path, source) of every file in use, for `take_up` in a process that has none."""
     _read_listed_files()
     return sorted(_sources.items())
 
 
 def take_up(files: Iterable[tuple[str, str]]) -> None:
-    """Make known what another process `carried`: Ray may have started before it was named."""
+    """Register the files another process `carried`: Ray may have started before they were named."""
     for path, source in files:
         _register(path, source)
 
 
 def file_modules() -> list[ModuleType]:
-    """The modules of all files: a worker cannot import them, they are pickled by value."""
+    """List the modules of all files, to be pickled by value since a worker cannot import them."""
     _read_listed_files()
     return [sys.modules[_module_name(path)] for path in _sources]
 
@@ -122,7 +122,7 @@ def _entry_points(kind: str) -> dict[str, importlib.metadata.EntryPoint]:
 
 @cache
 def _found_on(kind: str, path: tuple[str, ...]) -> dict[str, importlib.metadata.EntryPoint]:
-    """The entry points of `kind`: every package's metadata is read once for each `sys.path`."""
+    """Find the entry points of `kind`; every package's metadata is read once for a `sys.path`."""
     return {point.name: point for point in importlib.metadata.entry_points(group=f"dcray.{kind}")}
 
 
@@ -142,7 +142,7 @@ def _module_name(path: str) -> str:
 
 
 def _register(path: str, source: str) -> None:
-    """Run a file's source as a module and remember its plug-in."""
+    """Run a file's source as a module and register its plug-in."""
     if path in _sources:
         return
     module = ModuleType(_module_name(path))
@@ -173,7 +173,7 @@ def _register(path: str, source: str) -> None:
 def _refuse_taken(
     kind: str, name: str, where: str, others: Iterable[tuple[Collection[str], str]]
 ) -> None:
-    """Raise ConfigError where one of `others` (names, whose they are) has this name."""
+    """Raise ConfigError if one of `others` (names, whose they are) has this name."""
     for names_there, whose in others:
         if name in names_there:
             raise ConfigError(
@@ -182,7 +182,7 @@ def _refuse_taken(
 
 
 def _sound(kind: str, name: str, where: str, found: Any) -> Any:
-    """The plug-in, where its kind finds no fault: `dcray.KIND.faults(plug-in)`, if there is one."""
+    """Return the plug-in; raise ConfigError if `dcray.KIND.faults`, if it exists, finds faults."""
     faults = getattr(import_module(f"dcray.{kind}"), "faults", None)
     if faults is not None and (problems := faults(found)):
         raise ConfigError([f'{where}: {kind[:-1]} "{name}" {problem}' for problem in problems])

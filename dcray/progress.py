@@ -1,4 +1,4 @@
-"""How far a long computation is: it counts, a command that shows it listens; else nobody does."""
+"""The progress of a long computation: it counts, and a command that shows it listens, if any."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
 
 
 def counted(stage: str, items: Iterable[T]) -> Iterator[T]:
-    """The items; how many are done is told at the start and behind each of them."""
+    """Yield the items; tell the listener the number done at the start and after each of them."""
     listener = _listener.get()
     if listener is None:
         yield from items
@@ -28,7 +28,7 @@ def counted(stage: str, items: Iterable[T]) -> Iterator[T]:
 
 @contextmanager
 def heard_by(listener: Listener) -> Iterator[None]:
-    """What is counted inside the block is told to `listener`."""
+    """Pass what is counted inside the block to `listener`."""
     token = _listener.set(listener)
     try:
         yield

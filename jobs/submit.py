@@ -163,7 +163,7 @@ def watch(client: Any, jobs: dict[str, str]) -> int:
 
 
 def ended(state: str) -> bool:
-    """Whether a job's state is its last one."""
+    """Tell whether a job's state is its last one."""
     return state in (SUCCEEDED, "FAILED", "STOPPED")
 
 

@@ -112,6 +112,7 @@ def browser() -> Iterator[Browser]:
         options.add_argument(word)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     driver = webdriver.Chrome(options, webdriver.ChromeService(programs[1]))
+    driver.set_script_timeout(180)  # of the rules of accessibility, on a busy machine
     try:
         yield Browser(driver)
     finally:

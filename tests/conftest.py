@@ -1,7 +1,9 @@
 """Quiet libraries in every test; one private Ray and one tiny corpus for all that need one."""
 
+import functools
 import logging
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -12,13 +14,70 @@ from pathlib import Path
 
 import pytest
 
-from dcray.cluster import ray_cluster, set_environment
+from dcray.cluster.environment import set_environment
+from dcray.cluster.start import ray_cluster
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell starts what runs behind: `&`
     signal.signal(signal.SIGINT, signal.default_int_handler)  # else no child would hear Ctrl-C
 
 set_environment()
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # of tiny products, threads that wait cost thrice
+
+
+COMPUTE = {"config", "corpus", "evals", "fit", "laws", "model", "objectives", "ranks", "report",
+           "rng", "study", "theory", "train"}  # fmt: skip
+NICENESS = 5  # of tests that only compute: those whose processes wait for each other go first
+SLOW = ["driver/test_search_stops.py", "cli/test_quickstart.py", "cli/test_search.py",
+        "driver/test_lost_ranks.py", "jobs/test_jobs.py", "cli/test_stops.py"]  # fmt: skip
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Share the tests out to the workers of `-n`; a mark cannot (pytest 9.2 with xdist 3.8).
+
+    The first worker computes and then tests the record; the others run commands and Rays file by
+    file, the slowest files first, so that no worker is left with much to do when the others end.
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Lanes(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            path = config.rootpath / nodeid.partition("::")[0]
+            return str(path) if lane(path) == "processes" else lane(path)
+
+        def _assign_work_unit(self, node):
+            whole = ["compute", "record"]
+
+            def rank(scope):
+                slow = [number for number, name in enumerate(SLOW) if name in scope]
+                if scope in whole:
+                    return whole.index(scope) if node.gateway.id == "gw0" else 1_000
+                return 10 + (slow[0] if slow else len(SLOW))
+
+            self.workqueue.move_to_end(min(self.workqueue, key=rank), last=False)
+            super()._assign_work_unit(node)
+
+    return Lanes(config, log)
+
+
+@functools.cache
+def lane(path: Path) -> str:
+    """Return what a file of tests waits for most.
+
+    "compute" is for the CPU, "record" for servers and locks of the record, "processes" for Ray and
+    for commands of ours.
+    """
+    room = path.relative_to(Path(__file__).parent).parts[0]
+    if room == "track":
+        return "record"
+    alone = room in COMPUTE and not re.search("ray_session|tiny_corpus", path.read_text())
+    return "compute" if alone else "processes"
+
+
+def pytest_runtest_setup(item):
+    if "PYTEST_XDIST_WORKER" in os.environ and lane(item.path) == "compute":
+        os.nice(max(0, NICENESS - os.nice(0)))  # only root may go back
 
 
 @pytest.fixture(autouse=True)

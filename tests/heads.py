@@ -78,7 +78,7 @@ def free_ports(count: int) -> list[int]:
         return [probe.getsockname()[1] for probe in probes]
 
 
-def wait_for(url: str, server: subprocess.Popen[bytes], seconds: float = 60) -> None:
+def wait_for(url: str, server: subprocess.Popen[bytes], seconds: float = 240) -> None:
     """Until a server on this machine answers."""
     from urllib.error import URLError
     from urllib.request import urlopen

@@ -16,13 +16,13 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from dcray.config import RunConfig, override
+from dcray.config.run import RunConfig, override
 from dcray.corpus.order import cut_rows
-from dcray.train.checkpoint import Checkpoints
+from dcray.reports import Outcome, Report
+from dcray.train.checkpoint.manager import Checkpoints
 from dcray.train.evaluate import ValidationRows
 from dcray.train.loop import Data, train
-from dcray.train.progress import Outcome, Report
-from dcray.train.shard import Place, this_place
+from dcray.train.shard import RankContext, this_place
 
 VOCAB_SIZE = 100  # padded to 128, so that the padding is always in play
 MASK_ID = VOCAB_SIZE - 1
@@ -74,7 +74,7 @@ def tiny_data(
 
 def run_tiny(
     config: RunConfig,
-    place: Place | None = None,
+    place: RankContext | None = None,
     *,
     folder: Path | None = None,
     microbatch_size: int = 4,
@@ -84,7 +84,7 @@ def run_tiny(
 ) -> tuple[Outcome, list[Report]]:
     """Train on this rank; stops at a report from step `stop_at` on."""
     torch.set_num_threads(1)
-    place = place or Place(torch.device("cpu"))
+    place = place or RankContext(torch.device("cpu"))
     reports: list[Report] = []
     checkpoints = (
         Checkpoints(folder, config, place, keep=config.runtime.keep_checkpoints) if folder else None

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from dcray import plugins
-from dcray.config import RunConfig, override
+from dcray.config.run import RunConfig, override
 from dcray.errors import ConfigError, did_you_mean
 from tests.training import client_of, runs, words
 

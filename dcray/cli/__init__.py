@@ -1,4 +1,4 @@
-"""The `dcray` command. Thin: parse, call one function, print. Nothing else prints.
+"""The `dcray` command. Commands only parse, call one function and print; nothing else prints.
 
 What is slow to import (Ray, torch, MLflow, pydantic) is imported inside the commands, so that
 `dcray --help` is quick.
@@ -19,24 +19,26 @@ from typing import Annotated
 
 import typer
 
-from dcray import __version__, cluster
+from dcray import __version__
 from dcray.cli.analyze import analyze
-from dcray.cli.console import BAD_INPUT, NOTHING, STOPPED, err, naming, out, plain
 from dcray.cli.eval import eval
 from dcray.cli.export import export
-from dcray.cli.fit import fit, reproduce
+from dcray.cli.fit import fit
 from dcray.cli.gap import gap
 from dcray.cli.plan import plan
 from dcray.cli.prepare import prepare
 from dcray.cli.quickstart import quickstart
+from dcray.cli.reproduce import reproduce
+from dcray.cli.screen.console import BAD_INPUT, DONE, NOTHING, STOPPED, err, naming, out, plain
 from dcray.cli.search import search
 from dcray.cli.sizes import sizes
 from dcray.cli.status import status
 from dcray.cli.train import train
+from dcray.cluster.environment import set_environment
 from dcray.errors import ConfigError, RecordAwayError
 
-NO_PATH = (errno.EACCES, errno.ENAMETOOLONG)  # of a path that may not even be looked at
-INTERRUPTED = 130  # how typer passes a Ctrl-C on
+NO_PATH = (errno.EACCES, errno.ENAMETOOLONG)  # of a path that cannot be looked up
+INTERRUPTED = 130  # the exit code by which typer reports a Ctrl-C
 PACKAGES = (
     "torch",
     "ray",
@@ -80,10 +82,10 @@ app.command()(reproduce)
 
 
 def run() -> None:
-    """`main` as a process of its own, which ends without the interpreter's own taking apart.
+    """Run `main` as a process of its own, which exits without the interpreter's final cleanup.
 
-    All is written by then. Native threads of Ray and Arrow that still live have crashed in it, and
-    a search that was done was a failed job.
+    All output is written by then. Native threads of Ray and Arrow that still live have crashed in
+    that cleanup, and a search that was done was then a failed job.
     """
     try:
         main()
@@ -95,14 +97,18 @@ def run() -> None:
     try:
         sys.stdout.flush()
         sys.stderr.flush()
-    except OSError:  # who read us is gone
+    except BrokenPipeError:  # the reader has closed the pipe
+        pass
+    except OSError:
         code = code or NOTHING
     os._exit(code)
 
 
 def main() -> None:
     """Run the command; a user's mistake is "error: ..." and exit code 2, never a traceback."""
-    cluster.set_environment()
+    _open_streams()
+    set_environment()
+    os.environ["MPLBACKEND"] = "agg"  # a notebook's backend may be missing; no window is opened
     if plain():
         os.environ["_TYPER_FORCE_DISABLE_TERMINAL"] = "1"  # of typer's own help and errors
     signal.signal(signal.SIGTERM, _interrupt)
@@ -121,6 +127,8 @@ def main() -> None:
     except (KeyboardInterrupt, typer.Abort):
         err.print("stopped; run the same command again to go on", markup=False)
         sys.exit(STOPPED)
+    except BrokenPipeError:
+        sys.exit(DONE)
     except OSError as error:
         if error.errno not in NO_PATH or error.filename is None:
             raise
@@ -134,8 +142,27 @@ def main() -> None:
         sys.exit(BAD_INPUT)
 
 
+def _open_streams() -> None:
+    """Redirect a standard stream that was closed (`>&-`) to the null device.
+
+    Else the next file that is opened takes the stream's number, and what is printed is written into
+    that file.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            nowhere = os.open(os.devnull, os.O_RDWR)  # the lowest free number: this one
+            if nowhere != number:
+                os.dup2(nowhere, number, inheritable=True)
+                os.close(nowhere)
+            os.set_inheritable(number, True)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115
+
+
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """SIGTERM is a polite Ctrl-C."""
+    """Treat SIGTERM as a Ctrl-C."""
     raise KeyboardInterrupt
 
 

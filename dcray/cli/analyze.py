@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dcray.cli.console import out, progress_bar
+from dcray.cli.screen.console import out, progress_bar
 from dcray.cli.train import DirOption, QuietOption, UriOption
 from dcray.errors import plural
 
@@ -24,8 +24,8 @@ From = Annotated[
     str | None,
     typer.Option(
         "--from",
-        help="Losses of winners: confirmed (means over fresh seeds) or search (selected minima); "
-        "by default confirmed where every cell has it.",
+        help="Losses of winners: confirmed (means over fresh seeds) or search (the search seed's); "
+        "by default each comparison takes confirmed if enough cells of both recipes have it.",
     ),
 ]
 Against = Annotated[str | None, typer.Option(help="Another study to set beside this one.")]
@@ -50,7 +50,7 @@ def analyze(
 
     dcray analyze mine
 
-    dcray analyze dclm --baseline ar --recipe mir --from confirmed --against stack
+    dcray analyze dclm --baseline ar --recipe mir --from confirmed --against stack_v2
     """
     from dcray.report import study as studies
     from dcray.report.analysis import Asked
@@ -70,15 +70,12 @@ def analyze(
 
 
 def summary(found: Analysis, written: Written, *, quiet: bool) -> str:
-    """What the command prints: the answer first, then the tables, then where all of it lies."""
-    from dcray.fit.text import headline
-    from dcray.report.tables import brief
+    """Format what the command prints: the answer, then the tables, then where the files are."""
+    from dcray.report.tables.contents import brief
 
     lines = [found.no_law] if found.no_law else []
     if quiet:
-        lines += (
-            [headline(found.answer, r) for r in found.answer.equivalences] if found.answer else []
-        )
+        lines += found.headlines
     else:
         lines += [table.plain() for table in brief(found)]
         left = plural(len(found.left), "run")

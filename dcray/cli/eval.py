@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dcray.cli.console import err, names, out, progress_bar
+from dcray.cli.screen.console import err, names, out, progress_bar
 from dcray.cli.train import DirOption, QuietOption, UriOption
 from dcray.errors import ConfigError
 
@@ -60,7 +60,7 @@ def eval(
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
     quiet: QuietOption = False,
 ) -> None:
-    """What a run can do: tasks of lm-eval beside what a guess gets, or its validation loss again.
+    """Score a run: tasks of lm-eval beside what a guess gets, or its validation loss again.
 
     [bold]Examples[/bold]
 
@@ -97,7 +97,7 @@ def eval(
 
 
 def _print(answers: Sequence[Answer], *, as_json: bool) -> None:
-    """Each run's scores, and the two side by side where there are two."""
+    """Print each run's scores, and the comparison if there are two runs."""
     from dcray.evals.compare import compare
     from dcray.evals.text import answer_text, as_dict, comparison_text
 

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from dcray.cli.console import NOTHING, err, out
 from dcray.cli.eval import CorpusOption
+from dcray.cli.screen.console import NOTHING, err, out
 from dcray.cli.train import DirOption, UriOption
 from dcray.errors import ConfigError, did_you_mean
 
@@ -39,8 +39,8 @@ def export(
         raise ConfigError(f'no format is called "{to}"{did_you_mean(to, FORMATS)}')
     import torch
 
-    from dcray.evals.export import ExportError, check_target
-    from dcray.evals.export import export as write
+    from dcray.evals.export.checkpoint import ExportError, check_target
+    from dcray.evals.export.checkpoint import export as write
     from dcray.evals.run import find_run
 
     found = find_run(directory, run, corpus=corpus, tracking_uri=tracking_uri)

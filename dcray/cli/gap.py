@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from dcray.cli.console import err, out, progress_bar
 from dcray.cli.eval import BatchOption, CorpusOption, DeviceOption, PrecisionOption
+from dcray.cli.screen.console import err, out, progress_bar
 from dcray.cli.train import DirOption, QuietOption, UriOption
 
 
@@ -27,7 +27,7 @@ def gap(
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Where B predicts better than A: the loss of every validation token under both.
+    """Find where B predicts better than A: the loss of every validation token under both.
 
     [bold]Examples[/bold]
 
@@ -35,7 +35,7 @@ def gap(
 
     dcray gap train/60k/16k/ar train/60k/16k/mir --json
     """
-    from dcray.evals.gap import token_gap_of
+    from dcray.evals.gap.between_runs import token_gap_of
     from dcray.report.folder import replaced
     from dcray.report.gap import as_dict, gap_text, write
 

@@ -8,17 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dcray.cli.console import names, out, say
+from dcray.cli.screen.console import names, out, say
 from dcray.cli.search import BudgetsOption, RecipesOption, SizesOption, corpus_beside
 from dcray.cli.train import DirOption, UriOption
 from dcray.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from dcray.config import RunConfig
-    from dcray.search.grid import Study
-    from dcray.search.wish import CellWish
+    from dcray.config.run import RunConfig
 
 
 def plan(
@@ -48,7 +44,7 @@ def plan(
     tracking_uri: UriOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """What a study will take: as a grid, on the ladder and warm-started. Needs no corpus, no Ray.
+    """Tell what a study will take: as a grid, on the ladder, warm-started. Needs no corpus, no Ray.
 
     [bold]Examples[/bold]
 
@@ -63,61 +59,40 @@ def plan(
         return
     if study is None:
         raise ConfigError("STUDY must be given: a study file, or a study that ships with dcray")
-    from dcray.search.grid import Study
+    from dcray.study.study import Study
 
     asked = Study.read(study)
-    wishes = asked.select(sizes=names(sizes), budgets=names(budgets), recipes=names(recipes))
+    cell_specs = asked.select(sizes=names(sizes), budgets=names(budgets), recipes=names(recipes))
     ids = _vocab_size(corpus, corpus_beside(asked))
-    _plan(asked, wishes, ids, price, cluster, directory, tracking_uri, as_json=as_json)
+    from dcray.cli.screen.plan_view import print_plan
+    from dcray.plan.as_json import as_dict
+    from dcray.plan.study_plan import plan_study
+
+    found = plan_study(
+        asked,
+        cell_specs,
+        directory,
+        vocab_size=ids,
+        cluster=cluster,
+        tracking_uri=tracking_uri,
+        tell=say,
+    )
+    if as_json:
+        out.print_json(json.dumps(as_dict(found, price)))
+    else:
+        print_plan(found, price)
 
 
 def _vocab_size(corpus: Path | None, of_study: Path | None) -> int | None:
-    """The vocabulary of the corpus that is named, or of the study's where that can be read."""
+    """Read the vocabulary of the corpus that is named, else of the study's if that can be read."""
     from dcray.corpus.record import read_manifest
 
     if corpus is not None:
         return read_manifest(corpus).tokenizer.vocab_size
     try:
         return read_manifest(of_study).tokenizer.vocab_size if of_study else None
-    except ConfigError:  # it is not prepared yet: a plan needs none
+    except ConfigError:  # the corpus is not prepared yet: a plan needs none
         return None
-
-
-def _plan(
-    asked: Study,
-    wishes: Sequence[CellWish],
-    vocab_size: int | None,
-    price: float | None,
-    cluster: Path | None,
-    directory: Path,
-    tracking_uri: str | None,
-    *,
-    as_json: bool,
-) -> None:
-    from dcray.cli.plan_view import as_dict, print_plan
-    from dcray.search.compare import compare
-    from dcray.search.forecast import placed
-    from dcray.search.nodes import read_nodes, refuse_unplaceable, total_gpus
-    from dcray.search.reach import refuse_unreachable
-    from dcray.search.recorded import results_on_record, winners_on_record
-
-    nodes = read_nodes(cluster) if cluster else []
-    with_gpus = total_gpus(nodes) > 0
-    if cluster:
-        configs = [placed(wish.base(), with_gpus=with_gpus) for wish in wishes]
-        refuse_unplaceable(nodes, configs, cluster)
-    rows, left_out = results_on_record(directory, tracking_uri)
-    for reason in left_out:
-        say(f"left out: {reason}")
-    winners = winners_on_record(directory, tracking_uri, rows)
-    refuse_unreachable(asked, wishes, lambda name: {one for one in winners if one.study == name})
-    found = compare(
-        asked, [wish.cell for wish in wishes], rows, winners, nodes=nodes, vocab_size=vocab_size
-    )
-    if as_json:
-        out.print_json(json.dumps(as_dict(found, price)))
-    else:
-        print_plan(found, price)
 
 
 def _suggest(
@@ -130,12 +105,12 @@ def _suggest(
     *,
     as_json: bool,
 ) -> None:
-    from dcray.cli.plan_view import print_suggestion, suggestion_dict
-    from dcray.search.grid import Study
-    from dcray.search.plan import planned_vocab_size
-    from dcray.search.recorded import studies_on_record
-    from dcray.search.suggest import published, recorded, suggest
-    from dcray.sizes import num_params
+    from dcray.cli.screen.plan_view import print_suggestion, suggestion_dict
+    from dcray.config.sizes import num_params
+    from dcray.plan.estimate import planned_vocab_size
+    from dcray.plan.history import studies_on_record
+    from dcray.plan.suggest import published, recorded, suggest
+    from dcray.study.study import Study
     from dcray.track.runs import every_result
 
     config, name = _start_of(wanted, study)
@@ -156,9 +131,9 @@ def _suggest(
 
 
 def _start_of(wanted: tuple[str, str], study: str | None) -> tuple[RunConfig, str]:
-    """The configuration of a cell that is not searched yet, and the name of its study."""
-    from dcray.config import RunConfig, override
-    from dcray.search.study import read_study
+    """Build the configuration of a cell not searched yet; return it and the name of its study."""
+    from dcray.config.run import RunConfig, override
+    from dcray.study.schema import read_study
 
     size, budget = wanted
     changes: dict[str, Any] = {"size": size, "data.unique_tokens": budget}

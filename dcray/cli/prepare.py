@@ -9,11 +9,12 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from dcray.cli.console import err, last_word, out, progress_bar, say
+from dcray.cli.screen.console import err, last_word, out, progress_bar, say
 from dcray.errors import ConfigError, plural
 
-SMALL_VOCABULARY = 512  # the 256 bytes are in every one, used or not
-FEW_DOCUMENTS = 5  # in a validation set: fewer are told
+SMALL_VOCABULARY = 512  # every vocabulary holds the 256 bytes, used or not
+FEW_DOCUMENTS = 5  # in a validation set: fewer give a warning
+KNOWN_FRAC = 0.99  # of the text's characters, by a tokenizer: less gives a warning
 
 
 def prepare(
@@ -75,13 +76,13 @@ def prepare(
         out.print_json(json.dumps(manifest.model_dump(mode="json")))
         return
     _print_corpus(folder, manifest, there)
-    for warning in filter(None, (_dead_ids(manifest), _few_documents(manifest))):
+    for warning in filter(None, (tell(manifest) for tell in WARNINGS)):
         err.print(f"warning: {warning}", markup=False)
 
 
 def _counts(**texts: str) -> dict[str, list[int]]:
-    """Comma-separated counts ("64k,1m") by option; raises ConfigError with all that are none."""
-    from dcray.sections import parse_count
+    """Parse comma-separated counts ("64k,1m") by option; raise ConfigError with every problem."""
+    from dcray.config.counts import parse_count
 
     counts: dict[str, list[int]] = {}
     problems = []
@@ -108,6 +109,8 @@ def _options(pairs: list[str] | None) -> dict[str, Any]:
 
 
 def _print_corpus(folder: Path, manifest: Any, there: bool) -> None:
+    from dcray.sources import left_out_line
+
     train, validation, tokenizer = manifest.train, manifest.validation, manifest.tokenizer
     overlap = manifest.overlap
     unit = "document" if manifest.split == "document" else "row"
@@ -123,6 +126,11 @@ def _print_corpus(folder: Path, manifest: Any, there: bool) -> None:
         "shared": f"{plural(overlap.shared_documents, unit)} in both validation and training",
         "copies": f"{overlap.duplicates_removed:,} exact, left out",
     }
+    if files := manifest.source.get("validation_files"):
+        more = f" and {plural(len(files) - 1, 'file')} more" if len(files) > 1 else ""
+        rows["validation"] += f", from {files[0]}{more}"
+    if left_out := manifest.source.get("left_out"):
+        rows["left out"] = left_out_line(left_out)
     if manifest.invalid_utf8.count:
         bad = manifest.invalid_utf8
         rows["bad UTF-8"] = f"{plural(bad.count, 'sequence')} replaced, in {_named(bad)}"
@@ -140,7 +148,7 @@ def _number(count: int | None) -> str:
 
 
 def _dead_ids(manifest: Any) -> str:
-    """A sentence where most ids of a vocabulary of text never occur in training, else ""."""
+    """Warn in a sentence if most ids of a vocabulary of text never occur in training, else ""."""
     used, size = manifest.used_ids, manifest.tokenizer.vocab_size
     if used is None or 2 * used >= size or size < SMALL_VOCABULARY or manifest.split == "row":
         return ""
@@ -153,7 +161,7 @@ def _dead_ids(manifest: Any) -> str:
 
 
 def _few_documents(manifest: Any) -> str:
-    """A sentence where the validation set is of hardly any documents, else ""."""
+    """Warn in a sentence if the validation set has hardly any documents, else ""."""
     found = manifest.validation.documents
     if manifest.split == "row" or found >= FEW_DOCUMENTS:
         return ""
@@ -161,6 +169,20 @@ def _few_documents(manifest: Any) -> str:
         f"the validation set is of {plural(found, 'document')}: a loss on it says little of other "
         "text. More and shorter documents make it broader, or a larger --val-tokens"
     )
+
+
+def _unknown_text(manifest: Any) -> str:
+    """Warn in a sentence if the tokenizer does not know some of the text, else ""."""
+    known = manifest.known_frac
+    if known is None or known >= KNOWN_FRAC:
+        return ""
+    return (
+        f"{1 - known:.1%} of the text's characters are unknown to {manifest.tokenizer.name} and "
+        "became <unk> or nothing: a loss on this corpus says nothing of them"
+    )
+
+
+WARNINGS = (_dead_ids, _few_documents, _unknown_text)
 
 
 def _part_line(part: Any, unit: str) -> str:

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dcray.cli.console import DONE, SOME_FAILED, address_line, last_word, out, progress_bar
+from dcray.cli.screen.console import DONE, SOME_FAILED, address_line, last_word, out, progress_bar
 from dcray.cli.search import exit_code, run_search
 from dcray.cli.train import DirOption, QuietOption
+from dcray.errors import plural
 
 if TYPE_CHECKING:
     from dcray.corpus.record import Manifest
-    from dcray.search.grid import Study
-    from dcray.search.standing import CellLine
+    from dcray.search.cell_summary import CellSummary
+    from dcray.study.study import Study
 
 BUDGETS, VAL_TOKENS = (16_000, 32_000, 64_000), 51_201
 CORPUS = "quickstart-corpus"
@@ -23,7 +24,7 @@ STUDY = "quickstart"
 NEXT = """\
 Figures at this scale illustrate and do not prove.
 
-Next: your own text and sizes (README, "Search a study"); or, on one GPU,
+Next: your own text and sizes (docs/tutorial.md); or, on one GPU,
 dcray prepare stdlib --out corpora/stdlib4k --tokenizer bpe:4096 --budgets 1m,2m --val-tokens 300k
 dcray search mini_gpu
 on a cluster,
@@ -39,19 +40,20 @@ def quickstart(
     directory: DirOption = Path("dcray-runs"),
     quiet: QuietOption = False,
 ) -> None:
-    """A study of this Python's own library: corpus, searches, analysis, page; in about six minutes.
+    """A study of this Python's own library: corpus, searches, analysis, page; in minutes.
 
     Three model sizes on three budgets, each cell searched for its weight decay and epochs, with
-    next-token prediction (ar) and with masked inputs beside it (mir). It can be stopped and run
-    again; when all is there it answers in seconds.
+    next-token prediction (ar), with masked inputs beside it (mir), and at the usual weight decay
+    with epochs of its own (weak). It can be stopped and run again; when all is there it answers in
+    seconds.
 
     [bold]Example[/bold]
 
     dcray quickstart
     """
-    from dcray.cluster import ray_cluster
+    from dcray.cluster.start import ray_cluster
     from dcray.corpus.record import MANIFEST
-    from dcray.search.grid import Study
+    from dcray.study.study import Study
 
     asked = Study.read(study)
 
@@ -85,19 +87,19 @@ def quickstart(
 
 
 def _plan_text(asked: Study) -> str:
-    sizes = list(dict.fromkeys(wish.size for wish in asked.wishes))
-    budgets = list(dict.fromkeys(wish.budget for wish in asked.wishes))
+    sizes = list(dict.fromkeys(cell_spec.size for cell_spec in asked.cell_specs))
+    budgets = list(dict.fromkeys(cell_spec.budget for cell_spec in asked.cell_specs))
     return (
         f"2. Models of {', '.join(sizes)} parameters see {', '.join(budgets)} tokens again and "
         "again. In each cell some strengths of weight decay\n   are tried, set by the timescale "
         "tau over which it forgets; runs of different length share their stable part\n   and "
-        "branch off. MIR (mir) then starts from each winner; weak is the winner at weight decay "
-        "0.1."
+        "branch off. MIR (mir) then starts from each winner; weak is multi-epoch AR: weight decay "
+        "0.1,\n   at its own best number of epochs."
     )
 
 
-def _findings(lines: list[CellLine]) -> list[str]:
-    """What strong weight decay was worth, and MIR, in plain words."""
+def _findings(lines: list[CellSummary]) -> list[str]:
+    """Say in sentences what strong weight decay and MIR changed, in nats, over the cells."""
     losses = {
         (x.cell.size, x.cell.unique_tokens, x.cell.recipe): x.val_loss
         for x in lines
@@ -115,8 +117,8 @@ def _findings(lines: list[CellLine]) -> list[str]:
     weak, mir = differences("weak"), differences("mir")
     if weak:
         found.append(
-            f"   Weight decay of 0.1 in the winner's place costs {min(weak):.2f} to "
-            f"{max(weak):.2f} nats per token ({len(weak)} sizes)."
+            f"   Weight decay of 0.1, at its own best epochs, costs {min(weak):.2f} to "
+            f"{max(weak):.2f} nats per token against tuned decay ({plural(len(weak), 'cell')})."
         )
     if mir:
         lower = sum(one < 0 for one in mir)
@@ -128,7 +130,7 @@ def _findings(lines: list[CellLine]) -> list[str]:
 
 
 def _analyze(name: str, directory: Path) -> str:
-    """Write tables, figures and the page; the answer, and where it all lies."""
+    """Write tables, figures and the page; return the answer and where the files are."""
     from dcray.cli.analyze import summary
     from dcray.report import study as studies
     from dcray.report.analysis import Asked

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dcray.cli.console import (
+from dcray.cli.screen.console import (
     DONE,
     NOTHING,
     SOME_FAILED,
     STOPPED,
     address_line,
     err,
+    follow_up,
     last_word,
     names,
     out,
@@ -28,9 +29,9 @@ from dcray.errors import ConfigError, plural
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dcray.search.drive import Search
-    from dcray.search.grid import Study
-    from dcray.search.wish import CellWish
+    from dcray.driver.study import StudyDriver
+    from dcray.study.spec import CellSpec
+    from dcray.study.study import Study
 
 StudyArgument = Annotated[
     str, typer.Argument(metavar="STUDY", help="A study file, or a study that ships with dcray.")
@@ -81,7 +82,7 @@ def search(
     """
     if keep_weights not in ("winner", "all"):
         raise ConfigError(f'--keep-weights must be "winner" or "all", got "{keep_weights}"')
-    from dcray.search.grid import Study
+    from dcray.study.study import Study
 
     asked = Study.read(study, name=name)
     task = run_search(
@@ -96,13 +97,13 @@ def search(
         quiet=quiet or as_json,
         verbose=verbose,
     )
-    _print(task, asked, as_json=as_json, quiet=quiet)
+    _print(task, asked, directory, tracking_uri, as_json=as_json, quiet=quiet)
     raise typer.Exit(exit_code(task))
 
 
 def run_search(
     asked: Study,
-    wishes: Sequence[CellWish],
+    cell_specs: Sequence[CellSpec],
     corpus: Path,
     *,
     directory: Path,
@@ -112,34 +113,41 @@ def run_search(
     keep_all: bool = False,
     quiet: bool = False,
     verbose: bool = False,
-) -> Search:
-    """Search these cells of a study, watched on the screen; the search as it ended."""
+) -> StudyDriver:
+    """Search these cells of a study, watched on the screen; return the driver as it ended."""
     from dcray.corpus.manifest import Corpus
-    from dcray.search.request import readings
+    from dcray.search.specs import fingerprints
 
     opened = Corpus.open(corpus)
-    reads = readings(opened, wishes)
+    reads = fingerprints(opened, cell_specs)
     address = address_line(directory, tracking_uri)
-    cells = plural(len(wishes), "cell")
+    cells = plural(len(cell_specs), "cell")
     say(f"searching {cells} of {asked.name} on {corpus}; what is on record is read", quiet=quiet)
-    from dcray.cli.search_view import search_view  # takes seconds: what is wrong is told before
-    from dcray.search.budget import Budget
-    from dcray.search.drive import Search
-    from dcray.search.elsewhere import RecordElsewhere
-    from dcray.search.execute import Site
-    from dcray.search.reach import refuse_unreachable
+    from dcray.cli.screen.live import live_view  # takes seconds: errors are reported before
+    from dcray.driver.external import ExternalWinners
+    from dcray.driver.limits import ComputeLimit
+    from dcray.driver.session import Session
+    from dcray.driver.study import StudyDriver
+    from dcray.plan.remaining import Outlook
+    from dcray.search.sampler import check_samplers
+    from dcray.study.dependencies import refuse_unreachable
     from dcray.track.store import Store
 
+    check_samplers({cell_spec.search.sampler for cell_spec in cell_specs})
     with ExitStack() as stack:
         store = Store.open(directory, study=asked.name, tracking_uri=tracking_uri)
         stack.enter_context(store)
-        refuse_unreachable(asked, wishes, RecordElsewhere(store).promised)
-        view = stack.enter_context(search_view(quiet=quiet, verbose=verbose, address=address))
+        refuse_unreachable(asked, cell_specs, ExternalWinners(store).promised)
+        show = live_view(quiet=quiet, verbose=verbose, address=address, transient=True)
+        view = stack.enter_context(show)
         stack.enter_context(last_word())
-        for warning in dict.fromkeys(w for wish in wishes for w in wish.warnings()):
+        for warning in dict.fromkeys(w for cell_spec in cell_specs for w in cell_spec.warnings()):
             view.note(f"warning: {warning}")
-        site = Site(opened, store, directory, view, max_concurrent=max_concurrent)
-        task = Search(wishes, reads, site, Budget(max_device_hours), view.watch, keep_all)
+        session = Session(opened, store, directory, view, max_concurrent=max_concurrent)
+        limit = ComputeLimit(max_device_hours)
+        task = StudyDriver(cell_specs, reads, session, limit, view.watch, keep_all)
+        val_tokens = opened.manifest.validation.tokens
+        view.outlook = Outlook(lambda: task.state, limit.prices.device_seconds, val_tokens)
         task.run()
         return task
 
@@ -156,19 +164,30 @@ def _corpus_of(study: Study, corpus: Path | None) -> Path:
 
 
 def corpus_beside(study: Study) -> Path | None:
-    """The corpus that a study file names: from where the file lies, else from here."""
+    """Find the corpus that a study file names: relative to that file, else to the current folder.
+
+    Returns None if the study names no corpus.
+    """
     if study.corpus is None:
         return None
     beside = study.paths[0].parent / study.corpus if study.paths else Path(study.corpus)
     return beside if beside.exists() else Path(study.corpus)
 
 
-def _print(task: Search, study: Study, *, as_json: bool, quiet: bool) -> None:
-    from dcray.cli.cells import as_dict, cells_table, notes, tally
+def _print(
+    task: StudyDriver,
+    study: Study,
+    directory: Path,
+    tracking_uri: str | None,
+    *,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    from dcray.cli.screen.cell_table import as_dicts, cells_table, notes, tally
 
     lines = task.lines()
     if as_json:
-        out.print_json(json.dumps({"study": study.name, "cells": [as_dict(x) for x in lines]}))
+        out.print_json(json.dumps({"study": study.name, "cells": as_dicts(lines)}))
         return
     print_wide(cells_table(lines))
     out.print(tally(lines), markup=False)
@@ -177,19 +196,20 @@ def _print(task: Search, study: Study, *, as_json: bool, quiet: bool) -> None:
     for note in notes(lines):
         out.print(note, markup=False)
     failure = task.first_failure
-    if failure is not None:
-        from dcray.cli.search_view import run_label
+    if failure is not None and failure.spec is not None:
+        from dcray.cli.screen.live import run_label
 
-        err.print(f"the first failure, {run_label(failure.request)}:", markup=False)
+        err.print(f"the first failure, {run_label(failure.spec)}:", markup=False)
         err.print((failure.traceback or failure.reason).rstrip(), markup=False)
     if any(line.state == "done" for line in lines):
-        out.print(f"next: dcray analyze {study.name}", markup=False)
+        command = follow_up("analyze", study.name, directory=directory, tracking_uri=tracking_uri)
+        out.print(f"next: {command}", markup=False)
     if task.stopped_by:
         out.print(f"{task.stopped_by}; run the same command again to go on", markup=False)
 
 
-def exit_code(task: Search) -> int:
-    """0 all cells done; 3 stopped; 1 no cell has a winner; 4 some cell or run has failed."""
+def exit_code(task: StudyDriver) -> int:
+    """Return 0 if all cells are done; 3 stopped; 1 no cell has a winner; 4 a cell or run failed."""
     lines = task.lines()
     states = {line.state for line in lines}
     if task.stopped_by or states & {"searching", "confirming", "held"}:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dcray.cli.console import out
+from dcray.cli.screen.console import out
 
 
 def sizes(
@@ -48,8 +48,8 @@ def sizes(
 
 
 def size_rows() -> list[dict[str, Any]]:
-    """One row a size, with its parameter counts at the vocabulary it is meant for."""
-    from dcray.sizes import (
+    """List the sizes, one row each, with parameter counts at the vocabulary meant for them."""
+    from dcray.config.sizes import (
         SIZES,
         num_non_embedding_params,
         num_params,

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dcray.cli.console import out, print_wide
+from dcray.cli.screen.console import out, print_wide
 from dcray.cli.train import DirOption, UriOption
 
 if TYPE_CHECKING:
-    from dcray.search.standing import CellLine
-    from dcray.track.points import Cell
+    from dcray.search.cell_summary import CellSummary
+    from dcray.types import Cell
 
 WATCH_SECONDS = 2.0
 
@@ -39,15 +39,15 @@ def status(
 
     dcray status dclm --watch --tracking-uri http://mlflow.example:5000
     """
-    from dcray.cli.cells import as_dict, cells_table, notes
+    from dcray.cli.screen.cell_table import as_dicts, cells_table, notes
 
     name, wished = _asked(study)
 
-    def lines() -> list[CellLine]:
+    def lines() -> list[CellSummary]:
         return _lines(name, wished, directory, tracking_uri)
 
     if as_json:
-        out.print_json(json.dumps({"study": name, "cells": [as_dict(one) for one in lines()]}))
+        out.print_json(json.dumps({"study": name, "cells": as_dicts(lines())}))
         return
     if not watch or not out.is_terminal:
         found = lines()
@@ -68,18 +68,18 @@ def status(
 
 
 def _asked(study: str) -> tuple[str, list[Cell]]:
-    """The study's name, and the cells of its file where one is given."""
+    """Return the study's name, and the cells of its file if one is given."""
     if not study.endswith(".toml"):
         return study, []
-    from dcray.search.grid import Study
+    from dcray.study.study import Study
 
     asked = Study.read(study)
-    return asked.name, [wish.cell for wish in asked.wishes]
+    return asked.name, [cell_spec.cell for cell_spec in asked.cell_specs]
 
 
 def _lines(
     name: str, wished: list[Cell], directory: Path, tracking_uri: str | None
-) -> list[CellLine]:
+) -> list[CellSummary]:
     from dcray.search.status import record_lines
     from dcray.track import runs
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dcray.cli.console import (
+from dcray.cli.screen.console import (
     BAD_INPUT,
     DONE,
     NOTHING,
@@ -25,8 +25,8 @@ from dcray.cli.console import (
 from dcray.errors import ConfigError, plural
 
 if TYPE_CHECKING:
-    from dcray.config import RunConfig
-    from dcray.search.queue import Ended
+    from dcray.config.run import RunConfig
+    from dcray.types import RunResult
 
 DirOption = Annotated[Path, typer.Option("--dir", help="Where the record and checkpoints live.")]
 UriOption = Annotated[
@@ -73,7 +73,7 @@ def train(
 
     dcray train size=1.4b optim.weight_decay=3.2 --dry-run
     """
-    from dcray.sections import batch_warning
+    from dcray.config.sections import batch_warning
 
     config = _config(items or [], workers)
     if (warning := batch_warning(config.batch_size, config.usable_rows)) and not (quiet or as_json):
@@ -108,17 +108,18 @@ def run_all(
     directory: Path,
     tracking_uri: str | None,
     quiet: bool,
-) -> list[Ended]:
-    """Every (recipe, configuration) answered from the record or trained, watched on the screen."""
+) -> list[RunResult]:
+    """Answer every (recipe, configuration) from the record or train it, watched on the screen."""
     from dcray.corpus.manifest import Corpus
-    from dcray.search.request import request
+    from dcray.search.specs import single_run
 
     opened = Corpus.open(corpus)
-    requests = [request(config, opened, study=study, recipe=name) for name, config in wanted]
-    cells = ", ".join(dict.fromkeys(one.key.cell.label for one in requests))
+    specs = [single_run(config, opened, study=study, recipe=name) for name, config in wanted]
+    cells = ", ".join(dict.fromkeys(one.key.cell.label for one in specs))
     say(f"training {cells} on {corpus}, recorded in {directory} as {study}", quiet=quiet)
-    from dcray.cli.view import live_view  # these take seconds: what is wrong is told before
-    from dcray.search.execute import execute
+    from dcray.cli.screen.live import live_view  # these take seconds: errors are reported before
+    from dcray.driver.driver import train_runs
+    from dcray.driver.session import Session
     from dcray.track.store import Store
 
     with (
@@ -126,11 +127,11 @@ def run_all(
         live_view(quiet=quiet) as view,
         last_word(),
     ):
-        return execute(requests, opened, store, directory=directory, view=view)
+        return train_runs(specs, Session(opened, store, directory, view))
 
 
-def exit_code(ended: Sequence[Ended]) -> int:
-    """0 all done; 3 something was stopped; 2 all refused; 1 nothing usable; 4 some failed."""
+def exit_code(ended: Sequence[RunResult]) -> int:
+    """Return 0 if all are done; 3 any stopped; 2 all refused; 1 nothing usable; 4 some failed."""
     states = {one.state for one in ended}
     if "stopped" in states:
         return STOPPED
@@ -142,10 +143,10 @@ def exit_code(ended: Sequence[Ended]) -> int:
 
 
 def print_results(
-    ended: Sequence[Ended], directory: Path, tracking_uri: str | None, *, quiet: bool = False
+    ended: Sequence[RunResult], directory: Path, tracking_uri: str | None, *, quiet: bool = False
 ) -> None:
-    """How each run ended; unless quiet, also what went wrong and how to look at the record."""
-    from dcray.cli.view import outcome_line
+    """Print how each run ended; unless quiet, also what went wrong and how to open the record."""
+    from dcray.cli.screen.live import outcome_line
 
     for one in ended:
         out.print(outcome_line(one), markup=False)
@@ -159,9 +160,9 @@ def print_results(
 
 
 def _config(items: list[str], workers: str | None) -> RunConfig:
-    """The configuration of files and overrides; every problem of all of them at once."""
-    from dcray.config import RunConfig, later_wins, override
-    from dcray.toml import parse_assignments, read_toml
+    """Build the configuration of files and overrides; raise ConfigError with all problems."""
+    from dcray.config.run import RunConfig, later_wins, override
+    from dcray.config.toml import parse_assignments, read_toml
 
     parts: list[dict[str, Any]] = []
     for is_file, group in groupby(items, lambda item: item.endswith(".toml") and "=" not in item):
@@ -181,8 +182,8 @@ def _dry_run(
     as_json: bool,
 ) -> None:
     from dcray.corpus.record import read_manifest
-    from dcray.search.plan import estimate, planned_vocab_size
-    from dcray.search.recorded import results_on_record
+    from dcray.plan.estimate import estimate, planned_vocab_size
+    from dcray.plan.history import results_on_record
 
     of_corpus = read_manifest(corpus).tokenizer.vocab_size if corpus else None
     vocab_size, source = planned_vocab_size(config, of_corpus)
@@ -195,7 +196,7 @@ def _dry_run(
         record = found.to_dict() | {"vocab_size": vocab_size, "config": resolved.to_dict()}
         out.print_json(json.dumps(record))
         return
-    from dcray.cli.view import duration
+    from dcray.cli.screen.live import duration
 
     f, gib = found.fields, 2**30
     rows = {
@@ -220,22 +221,22 @@ def _dry_run(
 
 
 def _on_disk(size: float) -> str:
-    """ "17.3 GB", "0.715 MB"."""
+    """Format bytes for people: "17.3 GB", "0.715 MB"."""
     return f"{size / 1e9:.3g} GB" if size >= 0.9995e9 else f"{size / 1e6:.3g} MB"
 
 
 def _device(config: RunConfig) -> str:
     import torch
 
-    from dcray.search.plan import planned_device
+    from dcray.plan.estimate import planned_device
 
     here = config.runtime.device == "auto" and torch.cuda.is_available()
     return "cuda" if here else planned_device(config)
 
 
-def _as_dict(ended: Ended) -> dict[str, Any]:
+def _as_dict(ended: RunResult) -> dict[str, Any]:
     return {
-        "key": ended.request.name,
+        "key": ended.key.name,
         "state": ended.state,
         "val_loss": ended.val_loss,
         "val_bpb": ended.val_bpb,

@@ -1,1 +1,1 @@
-"""From documents to rows."""
+"""From the documents of a source to the rows that a run trains on."""

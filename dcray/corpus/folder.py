@@ -1,21 +1,19 @@
-"""Writing a corpus folder whole or not at all, and its token stream shard by shard."""
+"""Writing a corpus folder completely or not at all, and its token stream shard by shard."""
 
 from __future__ import annotations
 
 import errno
 import hashlib
 import os
-import re
 import shutil
-import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 
+from dcray.cluster.process import Process, this_process
 from dcray.corpus.manifest import Array
 from dcray.corpus.record import Budget, ShardRecord
 from dcray.errors import ConfigError
@@ -26,15 +24,13 @@ PARTIAL = ".partial-"
 
 @contextmanager
 def partial_folder(out: Path, *, cannot: Callable[[Path, OSError], str]) -> Iterator[Path]:
-    """A folder beside `out` (or what it links to) to write in; gone at the end unless published.
+    """Make a folder beside `out` (or its link's target) to write in; remove it at the end.
 
-    What runs that were killed left there is removed first. A place that cannot be written and a
-    full disk are a ConfigError, in the sentence of `cannot`.
+    A folder that was published stays. Partial folders of killed runs are removed first. Raises
+    ConfigError with the sentence of `cannot` if the place cannot be written or the disk is full.
     """
-    me = psutil.Process()
-    owner = f"{socket.gethostname()}-{me.pid}-{int(me.create_time())}"
     there = behind_links(out)
-    partial = there.parent / f".{there.name}{PARTIAL}{owner}"
+    partial = there.parent / f".{there.name}{PARTIAL}{this_process().mark()}"
     try:
         there.parent.mkdir(parents=True, exist_ok=True)
         remove_stale(there)
@@ -53,14 +49,14 @@ def partial_folder(out: Path, *, cannot: Callable[[Path, OSError], str]) -> Iter
 
 
 def behind_links(path: Path) -> Path:
-    """Where `path` really lies: a link to a folder cannot be renamed over, and that folder may be
-    on another disk, to which nothing can be renamed.
+    """Resolve the links of `path`: a link to a folder cannot be renamed over, and its target may
+    be on another disk, to which nothing can be renamed.
     """
     return Path(os.path.realpath(path))
 
 
 def cannot_prepare(out: Path, error: OSError) -> str:
-    """The sentence for a corpus whose place cannot be written, or is full."""
+    """Write the sentence for a corpus folder that cannot be written, or whose disk is full."""
     why = os.strerror(error.errno or 0)
     if error.errno not in NO_SPACE:
         return f"{out} cannot be made ({why}): name a folder that you may write"
@@ -72,23 +68,16 @@ def cannot_prepare(out: Path, error: OSError) -> str:
 
 
 def remove_stale(out: Path) -> None:
-    """Remove the partial folders of `out` whose process on this host is gone."""
-    begins = re.escape(f".{out.name}{PARTIAL}{socket.gethostname()}")  # any letters, here as there
+    """Remove the partial folders of `out` whose process is known to have ended."""
     for found in out.parent.glob(f".*{PARTIAL}*"):
-        owner = re.fullmatch(rf"{begins}-(\d+)-(\d+)", found.name)
-        if owner and not _alive(int(owner[1]), int(owner[2])):
+        name, _, mark = found.name.rpartition(PARTIAL)
+        owner = Process.of_mark(mark) if name == f".{out.name}" else None
+        if owner is not None and owner.lives() is False:
             shutil.rmtree(found, ignore_errors=True)
 
 
-def _alive(pid: int, started: int) -> bool:
-    try:
-        return abs(psutil.Process(pid).create_time() - started) < 2
-    except psutil.Error:
-        return False
-
-
 def publish(partial: Path, out: Path) -> None:
-    """Make `partial` the corpus `out`: everything on disk, then one rename."""
+    """Turn `partial` into the corpus `out`: sync all files to disk, then rename once."""
     for path in (*(p for p in partial.iterdir() if p.is_file()), partial):
         _fsync(path)
     there = behind_links(out)
@@ -105,7 +94,7 @@ def _fsync(path: Path) -> None:
 
 
 def write_array(path: Path, array: Array) -> str:
-    """Write flat ids or an .npy (by the suffix); the sha256 of the file."""
+    """Write flat ids, or an .npy (by the suffix of `path`), and return the file's sha256."""
     if path.suffix == ".npy":
         np.save(path, array)
     else:
@@ -114,9 +103,9 @@ def write_array(path: Path, array: Array) -> str:
 
 
 class StreamWriter:
-    """The training stream: ids in, shards of `shard_tokens` out, and each budget prefix's hash.
+    """A writer of the training stream: shards of `shard_tokens`, and each budget prefix's hash.
 
-    Takes exactly budgets[-1] tokens; `add` cuts the last document.
+    It takes exactly budgets[-1] tokens; `add` cuts the last document.
     """
 
     def __init__(
@@ -140,7 +129,7 @@ class StreamWriter:
         return self.num_tokens == self.limit
 
     def add(self, document: Array) -> int:
-        """Write one document (or row); how many of its tokens were taken."""
+        """Write one document (or row) and return how many of its tokens were taken."""
         taken = min(len(document), self.limit - self.num_tokens)
         if not taken:
             return 0
@@ -151,7 +140,7 @@ class StreamWriter:
         return taken
 
     def _write(self, tokens: Array) -> int:
-        """Write up to the next border of a shard or a budget; how many were written."""
+        """Write up to the next border of a shard or a budget; return how many were written."""
         in_shard = self.num_tokens % self.shard_tokens
         borders = (len(tokens), self.shard_tokens - in_shard, self._left[0] - self.num_tokens)
         count = min(borders)
@@ -185,6 +174,6 @@ class StreamWriter:
         self.shards.append(record)
 
     def close(self) -> None:
-        """Close an unfinished shard's file; its tokens count for nothing."""
+        """Close the file of an unfinished shard, whose tokens are not recorded."""
         if self._file is not None:
             self._file.close()

@@ -18,8 +18,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from dcray.corpus import tokenizers
-from dcray.corpus.record import Manifest, damaged, read_manifest
+from dcray.corpus.record import Manifest, damaged, read_manifest, refuse_missing
+from dcray.corpus.tokenizers import tokenizer as tokenizers
 from dcray.errors import ConfigError
 
 TOKENIZER = "tokenizer.json"
@@ -34,7 +34,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Shard(NamedTuple):
-    """A file's piece of the flat stream: `num_tokens` of those asked for, from `start` on."""
+    """One file's part of the flat stream: `num_tokens` of the tokens asked for, from `start` on."""
 
     path: Path
     start: int
@@ -43,7 +43,7 @@ class Shard(NamedTuple):
 
 
 class Corpus:
-    """A prepared corpus, read; `Corpus.open` checks its manifest, `verify` its files."""
+    """A prepared corpus on disk; `Corpus.open` checks its manifest, `verify` its files."""
 
     def __init__(self, path: Path, manifest: Manifest) -> None:
         self.path = path
@@ -51,13 +51,13 @@ class Corpus:
 
     @classmethod
     def open(cls, path: str | Path) -> Corpus:
-        """Raises ConfigError where there is no corpus, or one that a newer dcray wrote."""
-        folder = Path(path)
+        """Open a corpus folder; raises ConfigError if it is none, or a newer dcray wrote it."""
+        folder = Path(path).absolute()  # trials run in other folders than this one
         return cls(folder, read_manifest(folder))
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of the stored training stream: the largest budget."""
+        """Return the number of tokens of the stored training stream: the largest budget."""
         return self.manifest.train.tokens
 
     @property
@@ -78,12 +78,15 @@ class Corpus:
 
     @cached_property
     def tokenizer(self) -> tokenizers.Tokenizer:
-        """Read from the corpus's own file; raises ConfigError where that was edited."""
+        """Load the tokenizer from the corpus's own file; raises ConfigError if that was edited."""
         verify_shard(self.path / TOKENIZER, self.manifest.files[TOKENIZER])
         return tokenizers.load(self.path / TOKENIZER)
 
     def shards(self, num_tokens: int | None = None) -> list[Shard]:
-        """The files that hold the first `num_tokens` tokens of the stream (None: all)."""
+        """List the files that hold the first `num_tokens` tokens of the stream (None: all).
+
+        Raises ConfigError if the corpus holds fewer tokens.
+        """
         wanted = self.num_tokens if num_tokens is None else num_tokens
         self.check_budget(wanted)
         return [
@@ -93,7 +96,7 @@ class Corpus:
         ]
 
     def tokens(self, num_tokens: int | None = None, *, verify: bool = False) -> Array:
-        """The first `num_tokens` tokens, 1-D: mapped where one shard holds them, else copied.
+        """Read the first `num_tokens` tokens, 1-D: mapped if one shard holds them, else copied.
 
         `verify` checks the hashes of the shards that are read. Raises ConfigError for a shard that
         is missing or has another size.
@@ -106,7 +109,11 @@ class Corpus:
         return mapped[0] if len(mapped) == 1 else np.concatenate(mapped)
 
     def validation(self, num_tokens: int | None = None) -> tuple[Array, Array | None]:
-        """(tokens, source bytes of each: int16, -1 at <|endoftext|>, or None: there is no text)."""
+        """Read the first `num_tokens` validation tokens (None: all) and each one's source bytes.
+
+        Both are 1-D. The bytes are int16, -1 at <|endoftext|>; None if the corpus has no text.
+        Raises ConfigError if the corpus holds fewer tokens.
+        """
         held = self.manifest.validation.tokens
         wanted = held if num_tokens is None else num_tokens
         if not 0 < wanted <= held:
@@ -119,14 +126,14 @@ class Corpus:
         return tokens, self._map(VALIDATION_BYTES)[:wanted]
 
     def offsets(self) -> Array:
-        """Where each document (or row) starts in the training stream, int64, rising from 0."""
+        """Map the start of each document (or row) in the training stream, int64, from 0 upwards."""
         found: Array = np.load(self.path / TRAIN_OFFSETS, mmap_mode="r")
         return found
 
     def verify(self, num_tokens: int | None = None) -> None:
-        """Hash every file that the first `num_tokens` tokens and the validation set lie in.
+        """Hash every file that holds the first `num_tokens` tokens or the validation set.
 
-        Raises ConfigError that names each truncated or edited one.
+        Raises ConfigError that names each truncated or edited file.
         """
         shards = {path.name: sha256 for path, _, _, sha256 in self.shards(num_tokens)}
         files = dict(self.manifest.files)
@@ -142,14 +149,14 @@ class Corpus:
             raise ConfigError(problems)
 
     def verify_shard(self, path: str | Path) -> None:
-        """Hash one shard; raises ConfigError where it was truncated or edited."""
+        """Hash one shard; raises ConfigError if it was truncated or edited."""
         known = {shard.file: shard.sha256 for shard in self.manifest.shards}
         if Path(path).name not in known:
             raise ConfigError(f"{path} is no shard of {self.path}")
         verify_shard(self.path / Path(path).name, known[Path(path).name])
 
     def prefix_sha256(self, num_tokens: int) -> str:
-        """The sha256 of the first `num_tokens` tokens as stored; a budget's is in the manifest."""
+        """Return the sha256 of the first `num_tokens` stored tokens; a budget's is on record."""
         self.check_budget(num_tokens)
         for budget in self.manifest.budgets:
             if budget.tokens == num_tokens:
@@ -160,9 +167,9 @@ class Corpus:
         return digest.hexdigest()
 
     def reads(self, unique_tokens: int, val_tokens: int | None = None) -> str:
-        """The identity of what a run reads: sha256 over tokenizer, prefix and validation tokens.
+        """Compute the identity of what a run reads, a sha256 over tokenizer, prefix and validation.
 
-        The same whatever the corpus's list of budgets, its shards and its source's folder were.
+        It does not depend on the corpus's list of budgets, its shards or its source's folder.
         """
         validation = hashlib.sha256()
         _update(validation, self.validation(val_tokens)[0])
@@ -174,7 +181,7 @@ class Corpus:
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
     def check_budget(self, unique_tokens: int) -> None:
-        """Raises ConfigError where the corpus holds fewer tokens, or none are asked for."""
+        """Raise ConfigError if the corpus holds fewer tokens, or none are asked for."""
         if unique_tokens < 1:
             raise ConfigError(f"data.unique_tokens must be at least 1, got {unique_tokens}")
         if unique_tokens > self.num_tokens:
@@ -185,39 +192,39 @@ class Corpus:
             )
 
     def _map(self, name: str) -> Array:
-        """A file of the corpus, mapped; raises ConfigError where it has not the manifest's size."""
+        """Map a file of the corpus; raises ConfigError if its size is not the manifest's."""
         counts = {shard.file: shard.tokens for shard in self.manifest.shards}
         dtype = np.dtype("<i2") if name == VALIDATION_BYTES else self.dtype
         expected = counts.get(name, self.manifest.validation.tokens) * dtype.itemsize
         path = self.path / name
-        size = path.stat().st_size if path.exists() else 0
+        refuse_missing(path)
+        size = path.stat().st_size
         if size != expected:
             raise ConfigError(damaged(path, f"holds {size} bytes, not {expected}"))
         return np.asarray(np.memmap(path, dtype, "r"))
 
 
 def verify_shard(path: Path, sha256: str) -> None:
-    """Hash one file of a corpus; raises ConfigError where it is missing, truncated or edited."""
-    if not path.exists():
-        raise ConfigError(damaged(path, "is missing"))
+    """Hash one file of a corpus; raises ConfigError if it is missing, truncated or edited."""
+    refuse_missing(path)
     if sha256_file(path) != sha256:
         raise ConfigError(damaged(path, "was truncated or edited: its sha256 is another"))
 
 
 def stored_dtype(name: str) -> np.dtype[Any]:
-    """Little-endian uint16 or uint32."""
+    """Return the little-endian dtype for "uint16" or "uint32"."""
     return np.dtype(name).newbyteorder("<")
 
 
 def dtype_for(vocab_size: int) -> Literal["uint16", "uint32"]:
-    """The smallest stored dtype that holds every id."""
+    """Choose the smallest stored dtype that holds every id; raises ConfigError above 2^32 ids."""
     if vocab_size > 2**32:
         raise ConfigError(f"a vocabulary must have at most 2^32 ids, got {vocab_size}")
     return "uint16" if vocab_size <= 2**16 else "uint32"
 
 
 def sha256_file(path: Path) -> str:
-    """The sha256 of a file, read in blocks."""
+    """Compute the sha256 of a file, read in blocks."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

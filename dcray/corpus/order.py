@@ -1,4 +1,4 @@
-"""Which rows each step sees: a pure function of (seed, step), on every rank, after every resume."""
+"""The rows of each step: a function of (seed, step) alone, equal on all ranks and after resumes."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from dcray.config import RunConfig
+from dcray.config.run import RunConfig
 
 
 def epoch_order(num_rows: int, *, seed: int, epoch: int) -> NDArray[np.int64]:
-    """The order in which epoch `epoch` (from 0) visits all rows."""
+    """Draw the order in which epoch `epoch` (from 0) visits all rows, shape (num_rows,)."""
     return np.random.Generator(np.random.Philox(np.random.SeedSequence((seed, epoch)))).permutation(
         num_rows
     )
 
 
 def paper_order(num_rows: int, *, unit: int, epoch: int) -> NDArray[np.int64]:
-    """The released trainer's order: rows in fixed units of `unit`, the units permuted cumulatively.
+    """Return the released trainer's order: fixed units of `unit` rows, permuted cumulatively.
 
-    Epoch 0 is unshuffled; each later one applies the permutation that torch draws for its number
-    (from 1) to the order of the one before. Rows beyond the last whole unit never train.
-    No seed enters.
+    Epoch 0 is unshuffled; each later epoch applies the permutation that torch draws for its number
+    (from 1) to the order of the epoch before. Rows beyond the last whole unit never train.
+    The seed of the run does not enter.
     """
     import torch
 
@@ -37,7 +37,7 @@ def paper_order(num_rows: int, *, unit: int, epoch: int) -> NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class Slice:
-    """Rows of one step: all of it, or one rank's share, padded to the same length on every rank."""
+    """The rows of one step, or one rank's share of them, padded to the same length on all ranks."""
 
     row_ids: NDArray[np.int64]
     epochs: NDArray[np.int64]
@@ -47,7 +47,7 @@ class Slice:
         return len(self.row_ids)
 
     def part(self, rank: int, world_size: int, multiple: int = 1) -> Slice:
-        """Rows rank, rank + world_size, ...: padded to equally many on all ranks, a multiple."""
+        """Take rows rank, rank + world_size, ...: as many on all ranks, padded to a `multiple`."""
         per_rank = -(-len(self) // world_size)
         wanted = -(-per_rank // multiple) * multiple * world_size
         index = np.minimum(np.arange(wanted), len(self) - 1)
@@ -57,7 +57,7 @@ class Slice:
 
 
 class Order:
-    """The rows of every step of a run; batches run across epoch borders, the last one is short."""
+    """The rows of every step of a run; a batch may span two epochs, and the last one is short."""
 
     def __init__(self, config: RunConfig) -> None:
         self.seed, self.batch_size = config.seed, config.batch_size
@@ -69,7 +69,7 @@ class Order:
         self._epoch = lru_cache(maxsize=2)(self._epoch_order)
 
     def batch(self, step: int) -> Slice:
-        """All rows of step `step` (from 0)."""
+        """Return all rows of step `step` (from 0)."""
         start = step * self.batch_size
         stop = min(start + self.batch_size, self.num_epochs * self.usable)
         positions = np.arange(start, stop)
@@ -81,20 +81,20 @@ class Order:
         return Slice(row_ids, epochs, np.ones(len(positions), dtype=bool))
 
     def rows_after(self, steps: int) -> int:
-        """Rows that the first `steps` steps see."""
+        """Count the rows that the first `steps` steps see."""
         return min(steps * self.batch_size, self.num_epochs * self.usable)
 
     def epoch_after(self, steps: int) -> float:
-        """Passes over the usable rows that the first `steps` steps make."""
+        """Compute how many passes over the usable rows the first `steps` steps make."""
         return self.rows_after(steps) / self.usable
 
     def epochs_ended(self, step: int) -> range:
-        """The epochs (from 1) whose last row step `step` (from 1) brings."""
+        """Return the epochs (from 1) that end with step `step` (from 1)."""
         rows = self.usable
         return range(self.rows_after(step - 1) // rows + 1, self.rows_after(step) // rows + 1)
 
     def batches(self, start_step: int = 0, stop_step: int | None = None) -> Iterator[Slice]:
-        """The batches of the steps from `start_step` on."""
+        """Yield the batches of the steps from `start_step` up to `stop_step` (None: the last)."""
         for step in range(start_step, self.num_steps if stop_step is None else stop_step):
             yield self.batch(step)
 
@@ -105,7 +105,7 @@ class Order:
 
 
 def tee_ids(parts: Iterator[Slice]) -> tuple[Iterator[Slice], Iterator[NDArray[np.int64]]]:
-    """The slices, and their row ids one after the other; a slice follows its ids."""
+    """Split `parts` into its slices and their row ids; the ids are read first, slices follow."""
     seen: list[Slice] = []
 
     def ids() -> Iterator[NDArray[np.int64]]:
@@ -121,6 +121,6 @@ def tee_ids(parts: Iterator[Slice]) -> tuple[Iterator[Slice], Iterator[NDArray[n
 
 
 def cut_rows(tokens: NDArray[np.generic], seq_len: int, stride: int) -> NDArray[np.generic]:
-    """A view (rows, T + 1) of a flat stream: row i holds tokens i*stride .. i*stride + T."""
+    """View a flat stream as rows (rows, T + 1): row i holds tokens i*stride .. i*stride + T."""
     view = np.lib.stride_tricks.sliding_window_view(tokens, seq_len + 1)
     return view[::stride]

@@ -1,17 +1,17 @@
-"""prepare: documents of a source -> a corpus folder, whole or not at all.
+"""Preparing a corpus folder from the documents of a source, completely or not at all.
 
     source.documents() -> scan -> order -> tokenizer -> encode -> validation set, then the stream
 
 - The order of documents is by a keyed hash of (seed, id); exact copies of a text are kept once. So
   neither order nor split depends on shards, cores or budgets, and no text is on both sides.
 - The first documents of the order are the validation set, until val_tokens; the rest of its last
-  document is dropped. Those behind them are the training stream, of exactly max(budgets) tokens.
-  Each document starts with <|endoftext|>.
-- bpe:V is trained on the documents behind the first 4 * val_tokens bytes (twice that, and so on,
-  where those give too few tokens), on at most BPE_BYTES; so never on a validation document.
+  document is dropped. The documents after them are the training stream, of exactly max(budgets)
+  tokens. Each document starts with <|endoftext|>.
+- bpe:V is trained on the documents after the first 4 * val_tokens bytes (twice that, and so on,
+  if those give too few tokens), on at most BPE_BYTES; so never on a validation document.
 - The driver holds some 50 bytes a document; texts wait in scratch files beside `out`. A source is
-  read to its end, since any document may come first; one without end bounds itself (huggingface:
-  num_documents). Encoding stops where the largest budget is full.
+  read to its end, since any document may come first; one without end limits itself (huggingface:
+  num_documents). Encoding stops when the largest budget is full.
 - Text that is tokenized already keeps its order and is split by row: validation rows come from a
   file of their own, or are the first ones; training rows equal to one of them are left out.
 """
@@ -30,9 +30,8 @@ from typing import Any
 import numpy as np
 
 import dcray
-from dcray.cluster import ray_cluster
+from dcray.cluster.start import ray_cluster
 from dcray.corpus import manifest as m
-from dcray.corpus import tokenizers, vocabularies
 from dcray.corpus.folder import StreamWriter, cannot_prepare, partial_folder, publish, write_array
 from dcray.corpus.record import (
     MANIFEST,
@@ -51,10 +50,13 @@ from dcray.corpus.split import (
     split_rows,
 )
 from dcray.corpus.spool import Spool, cause_in_task, scan
+from dcray.corpus.tokenizers import tokenizer as tokenizers
+from dcray.corpus.tokenizers import vocabularies
 from dcray.errors import ConfigError
 
 SHARD_TOKENS = 100_000_000
 BPE_BYTES = 1_000_000_000  # of text that bpe:V is trained on, at most
+KNOWN_BYTES = 1_000_000  # of text, about, on which a tokenizer is asked what it knows
 ONE_DOCUMENT = (
     "the source is one document (exact copies count once), and at least 2 are needed, since the "
     "validation set is split off by document; a text file is one document: cut it into several "
@@ -74,7 +76,7 @@ def prepare(
     shard_tokens: int = SHARD_TOKENS,
     on_progress: Progress | None = None,
 ) -> Manifest:
-    """Prepare `source` (built: sources.parse) as the corpus folder `out`; its manifest.
+    """Prepare `source` (built by sources.parse) as the corpus folder `out`; return its manifest.
 
     A folder that answers the same request is left as it is (local files are read once, to know that
     they are the same). Raises ConfigError for what cannot be prepared, with nothing left behind.
@@ -97,14 +99,14 @@ def prepare(
 
 @dataclass(frozen=True)
 class Work:
-    """A request, and what changes nothing of its answer but the files' sizes."""
+    """A request, with the options that change only the sizes of files and the progress shown."""
 
     request: Request
     shard_tokens: int
     on_progress: Progress
 
     def split(self, partial: Path, tokenizer: tokenizers.Tokenizer) -> Split:
-        """Two empty sides, and the tokenizer's file beside them."""
+        """Write the tokenizer's file and return an empty validation set and stream beside it."""
         (partial / m.TOKENIZER).write_bytes(tokenizers.dumps(tokenizer))
         dtype = m.stored_dtype(m.dtype_for(tokenizer.vocab_size))
         budgets = self.request.budgets
@@ -128,6 +130,7 @@ def _publish(partial: Path, out: Path, request: Request) -> None:
 def _from_documents(work: Work, partial: Path) -> Manifest:
     source = work.request.source
     fixed = vocabularies.build(work.request.tokenizer)  # before Ray: its file may be missing
+    known = None
     with _ray(source):
         spool = scan(
             source.documents(),
@@ -138,14 +141,15 @@ def _from_documents(work: Work, partial: Path) -> Manifest:
         if not len(spool):
             raise ConfigError(_no_text(work.request, spool))
         if len(spool) == 1:
-            raise ConfigError(ONE_DOCUMENT)
+            raise ConfigError(ONE_DOCUMENT + work.request.left_out())
         if fixed:
+            known = tokenizers.known_frac(fixed, spool.texts(0, max_bytes=KNOWN_BYTES))
             split = work.split(partial, fixed)
             split_documents(split, spool, partial, reserve=len(spool))
         else:
             split = _trained(work, partial, spool)
     split.writer.close()
-    split.check_enough(work.request.needed)
+    split.check_enough(work.request)
     for path in spool.files:
         path.unlink()
     (partial / "spool").rmdir()
@@ -153,12 +157,12 @@ def _from_documents(work: Work, partial: Path) -> Manifest:
         shared_documents=shared_documents(split, spool),
         duplicates_removed=spool.duplicates_removed,
     )
-    return _finish(work.request, partial, split, overlap, spool)
+    return _finish(work.request, partial, split, overlap, spool, known)
 
 
 @contextmanager
 def _ray(source: Any) -> Iterator[None]:
-    """Ray, with what a task raised raised here."""
+    """Hold a Ray cluster open; an error that a task raised is raised here."""
     with ray_cluster():
         module = type(source).__module__
         if module.startswith("dcray_plugin_"):  # a file: workers cannot import it by its name
@@ -177,7 +181,7 @@ def _ray(source: Any) -> Iterator[None]:
 
 
 def _trained(work: Work, partial: Path, spool: Spool) -> Split:
-    """Train bpe:V behind a reserve of documents, which must turn out to hold the validation set."""
+    """Train bpe:V after a reserve of documents, doubled until it holds the validation set."""
     ends = np.cumsum(spool.records["size"])
     reserve = 4 * work.request.val_tokens
     while True:
@@ -195,18 +199,20 @@ def _trained(work: Work, partial: Path, spool: Spool) -> Split:
 def _no_text(request: Request, spool: Spool) -> str:
     named = ", ".join(spool.empty.examples)
     empty = f": {spool.empty.documents} empty documents ({named})" if named else ""
-    return f"the source holds no text, 0 tokens, where {request.needed} are needed{empty}"
+    needed = f"the source holds no text, 0 tokens, where {request.needed} are needed"
+    return f"{needed}{empty}{request.left_out()}"
 
 
 def _from_tokens(work: Work, partial: Path) -> Manifest:
-    """Rows of ids, in the source's own order."""
+    """Build the corpus from rows of ids, in the source's own order."""
     source = work.request.source
     split = work.split(partial, vocabularies.ids_only(work.request.tokenizer))
+    getattr(source, "check_vocabulary", lambda size: None)(split.tokenizer.vocab_size)
     try:
         split_rows(split, source.tokens(), getattr(source, "validation_tokens", lambda: None)())
     finally:
         split.writer.close()
-    split.check_enough(work.request.needed)
+    split.check_enough(work.request)
     parts = [np.fromfile(partial / s.file, split.writer.dtype) for s in split.writer.shards]
     shared = shared_rows(split, np.concatenate(parts), np.array(split.writer.starts))
     overlap = Overlap(shared_documents=shared, duplicates_removed=split.left_out)
@@ -214,9 +220,14 @@ def _from_tokens(work: Work, partial: Path) -> Manifest:
 
 
 def _finish(
-    request: Request, partial: Path, split: Split, overlap: Overlap, spool: Spool | None
+    request: Request,
+    partial: Path,
+    split: Split,
+    overlap: Overlap,
+    spool: Spool | None,
+    known_frac: float | None = None,
 ) -> Manifest:
-    """Write what stands beside the shards, and say what it all is."""
+    """Write the files beside the shards, and return the manifest of the corpus."""
     writer, tokenizer = split.writer, split.tokenizer
     files = _write_arrays(partial, split)
     files[m.TOKENIZER] = tokenizers.sha256(tokenizer)
@@ -255,11 +266,12 @@ def _finish(
         empty_documents=spool.empty if spool else Notes(),
         overlap=overlap,
         used_ids=int(split.used.sum()),
+        known_frac=known_frac,
     )
 
 
 def _write_arrays(partial: Path, split: Split) -> dict[str, str]:
-    """Offsets and the validation set; each file's sha256."""
+    """Write the offsets and the validation set; return each file's sha256."""
     lengths = [len(ids) for ids in split.validation]
     arrays: dict[str, m.Array] = {
         m.TRAIN_OFFSETS: np.array(split.writer.starts, np.int64),

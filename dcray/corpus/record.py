@@ -1,22 +1,23 @@
-"""What a corpus says of itself: the manifest, as values."""
+"""The manifest of a corpus, as values."""
 
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import ValidationError
 
+from dcray.config.sections import Frozen
 from dcray.errors import ConfigError
-from dcray.sections import Frozen
 
 FORMAT = 1  # of the folder; rises when an older dcray could not read it
 MANIFEST = "manifest.json"
 
 
 class TokenizerRecord(Frozen):
-    """The tokenizer's name and ids; its file holds the rest."""
+    """The tokenizer's name and ids; the tokenizer's file holds the rest."""
 
     name: str
     sha256: str
@@ -26,7 +27,7 @@ class TokenizerRecord(Frozen):
 
 
 class Part(Frozen):
-    """Counts of the stream or the validation set; source_bytes is None where there is no text."""
+    """Counts of the stream or the validation set; source_bytes is None if there is no text."""
 
     documents: int
     tokens: int
@@ -41,7 +42,7 @@ class Budget(Frozen):
 
 
 class ShardRecord(Frozen):
-    """One file of the stream: its first token's place in it, how many it holds, its hash."""
+    """One file of the stream: the place of its first token, its number of tokens, its hash."""
 
     file: str
     start: int
@@ -50,7 +51,7 @@ class ShardRecord(Frozen):
 
 
 class Notes(Frozen):
-    """How often something was met, in how many documents, and the first few of them by id."""
+    """The number of findings, of the documents that have them, and the ids of the first few."""
 
     count: int = 0
     documents: int = 0
@@ -58,14 +59,14 @@ class Notes(Frozen):
 
 
 class Overlap(Frozen):
-    """What the validation set shares with the training stream, counted after both were written."""
+    """The overlap of validation set and training stream, counted after both were written."""
 
     shared_documents: int
     duplicates_removed: int  # exact copies, kept once
 
 
 class Manifest(Frozen):
-    """What a corpus is. It holds no time: equal requests give equal manifests."""
+    """The description of a corpus, without times: equal requests give equal manifests."""
 
     format: int = FORMAT
     dcray: str
@@ -87,10 +88,11 @@ class Manifest(Frozen):
     empty_documents: Notes = Notes()
     overlap: Overlap
     used_ids: int | None = None  # of the vocabulary, that occur in the training stream
+    known_frac: float | None = None  # of the text's characters (its first MB): not <unk>, not lost
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a corpus folder; raises ConfigError where it cannot be used."""
+    """Read the manifest of a corpus folder; raises ConfigError if it cannot be used."""
     path = folder / MANIFEST
     if not path.is_file():
         raise ConfigError(
@@ -112,6 +114,22 @@ def read_manifest(folder: Path) -> Manifest:
         raise ConfigError(damaged(path, f"cannot be read ({reason})")) from None
 
 
+def refuse_missing(path: Path) -> None:
+    """Raise ConfigError if a file of a corpus is missing, or its folder is not on this machine."""
+    if path.exists():
+        return
+    folder = path.parent
+    if folder.is_dir():
+        raise ConfigError(damaged(path, "is missing"))
+    raise ConfigError(
+        f"the corpus folder {folder} is not on {socket.gethostname()}; every machine that trains "
+        "must see it under this path: put it on a shared disk, or copy it there"
+    )
+
+
 def damaged(path: Path, what: str) -> str:
-    """The sentence for a file that is not what the manifest says, with the remedy."""
-    return f"{path} {what}; delete {path.parent} and run dcray prepare again"
+    """Write the sentence for a file that differs from the manifest, with the remedy."""
+    return (
+        f"{path} {what}; copy that file from an intact copy of the corpus, or give dcray prepare "
+        f"again with --out of a new folder in place of {path.parent}"
+    )

@@ -1,4 +1,4 @@
-"""What a corpus was asked to be, and whether it is there already."""
+"""The request for a corpus, and whether a folder answers it already."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dcray.corpus import vocabularies
-from dcray.corpus.encoders import tokenizer_file
 from dcray.corpus.record import MANIFEST, Manifest, read_manifest
+from dcray.corpus.tokenizers import vocabularies
+from dcray.corpus.tokenizers.encoders import tokenizer_file
 from dcray.errors import ConfigError
-from dcray.sources import content, source_name
+from dcray.sources import content, left_out_line, source_name
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a corpus was asked to be; its record is stored and compared with the next request."""
+    """The request for a corpus; its record is stored and compared with the next request."""
 
     source: Any
     tokenizer: str
@@ -26,7 +26,7 @@ class Request:
     seed: int
 
     def record(self) -> dict[str, Any]:
-        """JSON; equal records give equal corpora."""
+        """Return the request as JSON; equal records give equal corpora."""
         asked = getattr(self.source, "request", None)
         return {
             "source": asked() if asked else {"source": source_name(self.source)},
@@ -38,12 +38,17 @@ class Request:
         }
 
     def _tokenizer_file(self) -> dict[str, str]:
-        """The content of hf:PATH: a file that was edited is another request."""
+        """Hash the file of hf:PATH: if it was edited, the request is another one."""
         kind, _, path = self.tokenizer.partition(":")
         file = tokenizer_file(Path(path))
         if kind != "hf" or not file.is_file():  # the missing file is told by what reads it
             return {}
         return {"tokenizer_content": content(file.parent, [file])}
+
+    def left_out(self) -> str:
+        """Write the end of a sentence that names what the source left out; "" for nothing."""
+        record: dict[str, Any] = getattr(self.source, "left_out", dict)()
+        return f"; left out: {left_out_line(record)}" if record else ""
 
     @property
     def needed(self) -> int:
@@ -53,7 +58,7 @@ class Request:
 def checked_tokenizer(
     source: Any, tokenizer: str | None, budgets: Sequence[int], val_tokens: int
 ) -> str:
-    """The tokenizer's name; raises ConfigError with all that is wrong with a request."""
+    """Return the tokenizer's name; raises ConfigError with all that is wrong with a request."""
     problems: list[str] = []
     if not budgets or min(budgets) < 2:
         problems.append(f"budgets must be counts of at least 2 tokens, got {list(budgets)}")
@@ -86,7 +91,10 @@ def checked_tokenizer(
 
 
 def already_there(out: Path, request: Request) -> Manifest | None:
-    """The manifest of the same request; ConfigError for a folder that is something else."""
+    """Read the manifest of `out` if it answers the same request; None if `out` is empty or absent.
+
+    Raises ConfigError if the folder holds something else.
+    """
     if not out.exists():
         return None
     if out.is_dir() and not any(out.iterdir()):
@@ -96,8 +104,8 @@ def already_there(out: Path, request: Request) -> Manifest | None:
     held = read_manifest(out)
     if differences := list(_differences(held.request, request.record())):
         raise ConfigError(
-            f"{out} holds another corpus ({'; '.join(differences)}); delete it, or choose another "
-            "folder"
+            f"{out} holds another corpus ({'; '.join(differences)}); choose another folder, or "
+            "move that one away"
         )
     return held
 

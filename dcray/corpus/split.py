@@ -1,4 +1,4 @@
-"""The two sides of a corpus as they fill: the validation set first, then the training stream."""
+"""Filling the two sides of a corpus: the validation set first, then the training stream."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from dcray.corpus import tokenizers
 from dcray.corpus.folder import StreamWriter
 from dcray.corpus.manifest import NO_TEXT, TOKENIZER, Array
+from dcray.corpus.request import Request
 from dcray.corpus.spool import Spool, encode
+from dcray.corpus.tokenizers import tokenizer as tokenizers
 from dcray.errors import ConfigError
 
 GUESSED_BYTES = 5  # of text a token, before any was encoded
@@ -24,7 +25,7 @@ MAX_BYTES = np.iinfo(np.int16).max  # of the source, that one validation token m
 
 @dataclass
 class Split:
-    """Validation in memory, the stream in its files; both cut their last document."""
+    """The validation set in memory and the stream in its files; both cut their last document."""
 
     tokenizer: tokenizers.Tokenizer
     writer: StreamWriter
@@ -49,7 +50,7 @@ class Split:
         return self.num_validation < self.val_tokens
 
     def add_validation(self, ids: Array) -> int:
-        """Append a document or row; how many of its ids were taken."""
+        """Append a document or row to the validation set; return how many ids were taken."""
         taken = min(len(ids), self.val_tokens - self.num_validation)
         self.validation.append(ids[:taken])
         self.num_validation += taken
@@ -57,7 +58,7 @@ class Split:
         return taken
 
     def add(self, ids: Array) -> int:
-        """Append a document or row to the stream, unless it is full; how many ids were taken."""
+        """Append a document or row to the stream unless it is full; return how many ids it took."""
         if self.writer.full:
             return 0
         taken = self.writer.add(ids)
@@ -66,22 +67,22 @@ class Split:
         self.on_tokens(self.writer.num_tokens)
         return taken
 
-    def check_enough(self, needed: int) -> None:
-        """Raises ConfigError that says how many tokens there were."""
+    def check_enough(self, request: Request) -> None:
+        """Raise ConfigError if a side is not full: the tokens there were, what was left out."""
         if self.writer.full and not self.validating:
             return
         left = self.writer.num_tokens
         total = self.num_validation + self.num_dropped + left
         raise ConfigError(
             f"the source is too small: it gives {total} tokens, and the largest budget + "
-            f"validation need {needed - self.val_tokens} + {self.val_tokens}; after the "
+            f"validation need {request.budgets[-1]} + {self.val_tokens}; after the "
             f"validation documents, the last of them whole ({self.num_dropped} tokens of it "
-            f"unused), {left} are left"
+            f"unused), {left} are left{request.left_out()}"
         )
 
 
 def split_documents(split: Split, spool: Spool, partial: Path, *, reserve: int) -> bool:
-    """Encode in order until both sides are full; False where validation outgrows the reserve."""
+    """Encode in order until both sides are full; return False if `reserve` was too small."""
     dtype = split.writer.dtype
     encoded = encode(spool, partial / TOKENIZER, dtype, lambda: _wanted_bytes(split, spool))
     with closing(encoded):
@@ -113,7 +114,7 @@ def _fill(split: Split, spool: Spool, encoded: Iterator[tuple[int, Array]], rese
 
 
 def _wanted_bytes(split: Split, spool: Spool) -> float:
-    """About how much text is still to be encoded: by the bytes a token had so far, or a guess."""
+    """Estimate how many bytes of text are still to be encoded, by the bytes of a token so far."""
     done = len(split.validation) + split.num_documents
     tokens = split.num_validation + split.num_dropped + split.writer.num_tokens
     size = int(spool.records["size"][:done].sum())
@@ -122,15 +123,20 @@ def _wanted_bytes(split: Split, spool: Spool) -> float:
 
 
 def split_rows(split: Split, rows: Iterable[Array], validation: Iterable[Array] | None) -> None:
-    """Rows of ids in their own order; a training row equal to a validation row is left out."""
+    """Split rows of ids in their own order, without training rows equal to a validation row."""
     held: set[bytes] = set()
     for row in _checked(validation or (), split.tokenizer):
         if not split.validating:
             break
         split.add_validation(row)
         held.add(_row_hash(row))
+    if validation is not None and split.validating:
+        raise ConfigError(
+            f"the validation files hold {split.num_validation:,} tokens, fewer than the "
+            f"{split.val_tokens:,} of val_tokens: ask for as many, or give a larger file"
+        )
     for row in _checked(rows, split.tokenizer):
-        if split.validating and validation is None:
+        if split.validating:
             split.add_validation(row)
             held.add(_row_hash(row))
         elif not split.writer.full and _row_hash(row) in held:
@@ -141,14 +147,14 @@ def split_rows(split: Split, rows: Iterable[Array], validation: Iterable[Array] 
 
 
 def shared_documents(split: Split, spool: Spool) -> int:
-    """Texts on both sides: counted, not assumed."""
+    """Count the texts on both sides, by the hashes of what was written."""
     first = len(split.validation)
     texts = [text.tobytes() for text in spool.records["text"][: first + split.num_documents]]
     return len(set(texts[:first]) & set(texts[first:]))
 
 
 def shared_rows(split: Split, stream: Array, starts: Array) -> int:
-    """Rows of the written stream that stand in the validation set."""
+    """Count the rows of the written stream that are also in the validation set."""
     held = {_row_hash(row) for row in split.validation}
     return sum(_row_hash(row) in held for row in np.split(stream, starts[1:]))
 
@@ -164,7 +170,7 @@ def _source_bytes(tokenizer: tokenizers.Tokenizer, text: str, ids: Array) -> Arr
 
 
 def _count_available(split: Split, spool: Spool) -> None:
-    """Training tokens of the source: counted where all was encoded, else estimated by bytes."""
+    """Count the training tokens of the source if all was encoded, else estimate them by bytes."""
     sizes = spool.records["size"][len(split.validation) :]
     behind = int(sizes.sum()) - split.train_bytes
     written = split.writer.num_tokens
@@ -177,7 +183,8 @@ def _checked(rows: Iterable[Array], tokenizer: Any) -> Iterator[Array]:
         if len(row) and int(row.max()) >= tokenizer.vocab_size:
             raise ConfigError(
                 f'the source holds id {int(row.max())}, and its vocabulary "{tokenizer.name}" has '
-                f"{tokenizer.vocab_size} ids: name the one it was tokenized by (option vocabulary)"
+                f"{tokenizer.vocab_size} ids: name the one it was tokenized by (option vocabulary) "
+                "or, of a raw file, how its ids are stored (option dtype)"
             )
         yield row
 

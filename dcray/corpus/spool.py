@@ -1,7 +1,7 @@
 """Documents of a source, written once to scratch files by Ray Data and known by small records.
 
 The text of a corpus may be larger than memory: the driver keeps 52 bytes a document (its keyed
-place in the order, the hash of its text, where it lies), and everything else reads it from there.
+place in the order, the hash of its text, its file and offset); the text is read from that file.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from dcray.corpus import tokenizers
 from dcray.corpus.manifest import Array, sha256_file
 from dcray.corpus.record import Notes
+from dcray.corpus.tokenizers import tokenizer as tokenizers
 from dcray.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -67,12 +67,12 @@ class Spool:
         return len(self.records)
 
     def text(self, index: int) -> str:
-        """The text of document `index` of the order."""
+        """Read the text of document `index` of the order."""
         record = self.records[index]
         return _read(self.files[record["file"]], int(record["offset"]), int(record["size"]))
 
     def texts(self, start: int, *, max_bytes: int) -> Iterator[str]:
-        """Documents from `start` on, until `max_bytes` of text."""
+        """Yield the texts of the documents from `start` on, until `max_bytes` are reached."""
         for index in range(start, len(self)):
             if max_bytes <= 0:
                 return
@@ -83,7 +83,7 @@ class Spool:
 def scan(
     documents: ray.data.Dataset, folder: Path, *, seed: int, on_documents: Callable[[int], None]
 ) -> Spool:
-    """Read every document once, in parallel; how it was cut into tasks leaves no trace."""
+    """Read every document once, in parallel; the result does not depend on the cut into tasks."""
     folder.mkdir()
     quiet(documents)
     spooled = documents.map_batches(
@@ -134,12 +134,12 @@ def spool_table(table: pa.Table, folder: str, seed: int) -> pa.Table:
 
 
 def place(name: str, seed: int) -> bytes:
-    """A document's place in the shuffled order: a hash of (seed, id), so of nothing else."""
+    """Hash (seed, id) to a document's place in the shuffled order; nothing else enters."""
     return hashlib.blake2b(name.encode(), digest_size=16, key=b"dcray %d" % seed).digest()
 
 
 def in_order(records: Array) -> tuple[Array, int]:
-    """Records sorted by place, each text once (where it comes first); how many copies went."""
+    """Sort the records by place, keep each text once (the first), and count the copies removed."""
     by_place = np.lexsort(
         (records["text"][:, 1], records["text"][:, 0], records["key"][:, 1], records["key"][:, 0])
     )
@@ -155,12 +155,12 @@ def in_order(records: Array) -> tuple[Array, int]:
 def encode(
     spool: Spool, tokenizer: Path, dtype: np.dtype[Any], wanted: Callable[[], float]
 ) -> Generator[tuple[int, Array], None, None]:
-    """(index, ids) of every document in the order, encoded in parallel by Ray Data.
+    """Yield (index, ids) of every document in the order, encoded in parallel by Ray Data.
 
-    `tokenizer` is the tokenizer's file, `dtype` that of the ids. `wanted` says how many bytes of
-    text the caller still needs, as far as it can tell: so much is one execution. It is read to its
-    end even when the caller stops: a Ray Data iterator left half-read keeps threads that outlive
-    the cluster.
+    `tokenizer` is the tokenizer's file, `dtype` that of the ids. `wanted` estimates how many bytes
+    of text the caller still needs: one execution encodes so many. An execution is read to its end
+    even if the caller stops: a Ray Data iterator left half-read keeps threads that outlive the
+    cluster.
     """
     names = [str(path) for path in spool.files]
     ends = np.cumsum(spool.records["size"])
@@ -205,7 +205,7 @@ def _encoded(blocks: list[pa.Table], tokenizer: Path, dtype: np.dtype[Any]) -> I
 
 
 def encode_table(table: pa.Table, tokenizer: str, digest: str, dtype: str) -> pa.Table:
-    """Encode the documents that a table points to."""
+    """Encode the documents that a table points to, into columns index and ids (bytes)."""
     rows = table.to_pylist()
     texts = [_read(Path(row["file"]), row["offset"], row["size"]) for row in rows]
     ids = _tokenizer(tokenizer, digest).encode_batch(texts)
@@ -217,7 +217,7 @@ _loaded: dict[str, tokenizers.Tokenizer] = {}
 
 
 def _tokenizer(path: str, digest: str) -> tokenizers.Tokenizer:
-    """Loaded once a process."""
+    """Load the tokenizer once a process."""
     if digest not in _loaded:
         _loaded.clear()
         _loaded[digest] = tokenizers.load(Path(path))
@@ -225,7 +225,7 @@ def _tokenizer(path: str, digest: str) -> tokenizers.Tokenizer:
 
 
 def quiet(dataset: Any) -> None:
-    """Ray Data without its bars and log lines: the command shows its own progress."""
+    """Turn off the bars and log lines of Ray Data: the command shows its own progress."""
     dataset.context.enable_progress_bars = False
     dataset.context.print_on_execution_start = False
     for handler in logging.getLogger("ray.data").handlers:
@@ -234,7 +234,7 @@ def quiet(dataset: Any) -> None:
 
 
 def cause_in_task(error: BaseException) -> Exception | None:
-    """The ConfigError or OSError behind an error of Ray Data, which keeps a traceback as text."""
+    """Find the ConfigError or OSError in the traceback text of an error of Ray Data, or None."""
     text = str(error)
     if found := re.findall(
         r"^dcray\.errors\.ConfigError: (.*(?:\n(?!\s*$|The above).*)*)", text, re.M
@@ -265,7 +265,7 @@ def _notes(found: list[tuple[str, int]]) -> Notes:
 
 
 def _cuts(sizes: Array) -> Iterator[tuple[int, int]]:
-    """[start, stop) of neighboring documents that make one task's piece."""
+    """Yield [start, stop) of neighboring documents that one task encodes."""
     ends = np.cumsum(sizes)
     start = 0
     while start < len(sizes):

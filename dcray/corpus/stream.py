@@ -1,32 +1,33 @@
-"""Rows to the workers by Ray Data, in the exact order asked for.
+"""Rows for the workers by Ray Data, in the exact order asked for.
 
-Ray Data loads the shards once. Where the tokens fit, they stay resident in the object store and
-every worker indexes them; where they do not, each worker runs an index pipeline over the shards.
-Both give the rows of the same ids in the same order: `order.py` alone decides it.
+Ray Data loads the shards once. If the tokens fit, they stay resident in the object store and
+every worker indexes them; if not, each worker runs an index pipeline over the shards. Both give
+the rows of the same ids in the same order: `order.py` alone decides it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
-from dcray.config import RunConfig
+from dcray.config.run import RunConfig
+from dcray.config.sections import rows_in
 from dcray.corpus.manifest import Corpus, Shard, verify_shard
 from dcray.corpus.order import cut_rows
 from dcray.corpus.spool import cause_in_task, quiet
-from dcray.sections import rows_in
-from dcray.train.evaluate import ValidationRows
+from dcray.corpus.validation_rows import ValidationRows
 
 RESIDENT_FRAC = 0.4  # of the object store: a larger stream is read from its shards
 
 
 @dataclass(frozen=True)
 class StreamRefs:
-    """What a worker needs to read a run's rows; small, and travels to any node."""
+    """The references by which a worker reads a run's rows; small, and sent to any node."""
 
     shards: tuple[Shard, ...]
     dtype: str
@@ -36,22 +37,35 @@ class StreamRefs:
     mask_id: int
 
 
-def publish(corpus: Corpus, unique_tokens: int, val_tokens: int | None, mode: str) -> StreamRefs:
-    """Put what a run reads where workers find it: verified shards, validation tokens.
+def publish(
+    corpus: Corpus,
+    unique_tokens: int,
+    val_tokens: int | None,
+    mode: str,
+    note: Callable[[str], None] = lambda text: None,
+) -> StreamRefs:
+    """Put what a run reads in the object store: verified shards' tokens, validation tokens.
 
-    mode: "resident", "pipeline", or "auto": resident where it takes at most a share of the object
-    store. Raises ConfigError that names a truncated or edited shard.
+    mode: "resident", "pipeline", or "auto": resident if it takes at most a share of the object
+    store; `note` is called with a sentence if it does not. Raises ConfigError that names a
+    truncated or edited shard.
     """
     import ray
 
     shards = tuple(corpus.shards(unique_tokens))
     size = unique_tokens * np.dtype(corpus.dtype).itemsize
-    room = ray.cluster_resources().get("object_store_memory", 0) * RESIDENT_FRAC
-    resident = mode == "resident" or (mode == "auto" and size <= room)
+    store = ray.cluster_resources().get("object_store_memory", 0)
+    resident = mode == "resident" or (mode == "auto" and size <= store * RESIDENT_FRAC)
     if resident:
         flat = ray.put(_load(shards, unique_tokens, corpus.dtype))
     else:
         flat = None
+        if mode == "auto":
+            note(
+                f"the {unique_tokens:,} tokens take {size / 1e9:,.1f} GB, more than "
+                f"{RESIDENT_FRAC:.0%} of Ray's object store ({store / 1e9:,.1f} GB): trials read "
+                'them from the shards (runtime.stream = "pipeline")'
+            )
         for shard in shards:
             verify_shard(shard.path, shard.sha256)
     validation = ray.put(corpus.validation(val_tokens))
@@ -61,7 +75,7 @@ def publish(corpus: Corpus, unique_tokens: int, val_tokens: int | None, mode: st
 def fetch_rows(
     refs: StreamRefs, config: RunConfig, all_ids: Iterable[NDArray[np.int64]]
 ) -> Iterator[NDArray[Any]]:
-    """For each array of row ids (n,) the rows (n, T + 1), in that order."""
+    """Yield the rows (n, T + 1) for each array of row ids (n,), in that order."""
     seq_len, stride = config.data.seq_len, config.data.stride
     if refs.resident is not None:
         import ray
@@ -72,7 +86,7 @@ def fetch_rows(
 
 
 def validation_rows(refs: StreamRefs, seq_len: int) -> ValidationRows:
-    """The floor((tokens - 1) / T) rows of the validation stream; neighbors share one token."""
+    """Cut the validation stream into floor((tokens - 1) / T) rows; neighbors share one token."""
     import ray
 
     tokens, text_bytes = ray.get(refs.validation)
@@ -84,7 +98,7 @@ def validation_rows(refs: StreamRefs, seq_len: int) -> ValidationRows:
 
 
 def _load(shards: tuple[Shard, ...], num_tokens: int, dtype: Any) -> NDArray[Any]:
-    """The first `num_tokens` of the stream, its shards read and verified side by side."""
+    """Load the first `num_tokens` of the stream, the shards read and verified in parallel."""
     import ray.data
 
     flat = np.empty(num_tokens, dtype=dtype)
@@ -111,7 +125,7 @@ def _read(shard: Shard, dtype: Any) -> NDArray[Any]:
 def _pipeline(
     refs: StreamRefs, seq_len: int, stride: int, all_ids: Iterable[NDArray[np.int64]]
 ) -> Iterator[NDArray[Any]]:
-    """Row ids through Ray Data, gathered from memory-mapped shards on the way."""
+    """Yield the rows of each step's ids, gathered by Ray Data from memory-mapped shards."""
     import ray.data
 
     steps = list(all_ids)
@@ -122,20 +136,22 @@ def _pipeline(
     ids = np.concatenate(steps)
     blocks = [ids[start : start + chunk] for start in range(0, len(ids), chunk)]
     gather = _Gather(refs, seq_len, stride)
-    rows = ray.data.from_numpy(blocks).map_batches(gather, batch_size=None, num_cpus=0)
+    # no task of it asks for a CPU: the trials may hold them all (from_numpy's would, and wait)
+    given = ray.data.from_blocks([pa.table({"ids": block}) for block in blocks])
+    rows = given.map_batches(gather, batch_size=None, num_cpus=0)
     quiet(rows)
     rows.context.execution_options.preserve_order = True
     yield from (b["rows"] for b in rows.iter_batches(batch_size=size, prefetch_batches=2))
 
 
 class _Gather:
-    """Rows of ids from memory-mapped shards; a row may lie across two of them."""
+    """Gathers rows of ids from memory-mapped shards; a row may lie across two of them."""
 
     def __init__(self, refs: StreamRefs, seq_len: int, stride: int) -> None:
         self.refs, self.seq_len, self.stride = refs, seq_len, stride
 
     def __call__(self, batch: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        ids = batch["data"]
+        ids = batch["ids"]
         rows = np.empty((len(ids), self.seq_len + 1), dtype=self.refs.dtype)
         starts = ids * self.stride
         for shard in self.refs.shards:

@@ -1,1 +1,1 @@
-"""What a finished run can do: tasks, token by token, and as a checkpoint for others."""
+"""Evaluation of finished runs: tasks, losses token by token, and export as a checkpoint."""

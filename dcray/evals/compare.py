@@ -1,4 +1,4 @@
-"""Two runs on the same documents: which is better, and may it be chance."""
+"""A comparison of two runs on the same documents: which is better, and whether it may be chance."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dcray.evals.results import TaskScore
+from dcray.evals.tasks.results import TaskScore
 
 WEIGHTED = ("word_perplexity", "byte_perplexity", "bits_per_byte")  # (nats, weight) a document
 FLIPS = 20_000  # sign flips, and resamples of documents
@@ -38,9 +38,9 @@ class Comparison:
 
 
 def compare(first: Sequence[TaskScore], second: Sequence[TaskScore]) -> list[Comparison]:
-    """Every metric that both have, in the first's order, and that each document has a value of.
+    """Compare two runs on every metric that both have, in the first's order.
 
-    Of f1 and mcc it has none: those are of all documents together.
+    Metrics without a value for each document (f1 and mcc, computed over all of them) are left out.
     """
     theirs = {(score.task, score.metric): score for score in second}
     pairs = [(a, theirs[a.task, a.metric]) for a in first if (a.task, a.metric) in theirs]
@@ -82,7 +82,7 @@ def _compared(a: TaskScore, b: TaskScore) -> Comparison:
 
 
 def mcnemar(first_only: int, second_only: int) -> float:
-    """The exact two-sided p value of so uneven a split of the documents on which the two differ."""
+    """Compute the exact two-sided McNemar p value of the documents that only one run has right."""
     from scipy.stats import binomtest
 
     total = first_only + second_only
@@ -90,7 +90,7 @@ def mcnemar(first_only: int, second_only: int) -> float:
 
 
 def sign_flip(gaps: np.ndarray[Any, Any]) -> float:
-    """The share of random signs whose mean is as far from 0 as the one seen (itself counted)."""
+    """Estimate the two-sided p value of a mean gap from random signs, the observed among them."""
     if not len(gaps):
         return 1.0
     rng, seen, count = np.random.default_rng(0), abs(gaps.mean()), 1
@@ -101,7 +101,7 @@ def sign_flip(gaps: np.ndarray[Any, Any]) -> float:
 
 
 def bootstrap(gaps: np.ndarray[Any, Any]) -> tuple[float, float]:
-    """The 95 % interval of the mean, documents drawn with replacement."""
+    """Compute the 95 % bootstrap interval (low, high) of the mean gap over resampled documents."""
     if not len(gaps):
         return 0.0, 0.0
     rng, means = np.random.default_rng(0), []
@@ -113,12 +113,12 @@ def bootstrap(gaps: np.ndarray[Any, Any]) -> tuple[float, float]:
 
 
 def _number(value: Any) -> float:
-    """A document's value: of a weighted one (nats, words) the first by the second."""
+    """Return a document's value as a number; for a pair (nats, words) the first over the second."""
     if isinstance(value, (tuple, list)):
         return float(value[0]) / float(value[1])
     return float(value)
 
 
 def as_dict(found: Comparison) -> Mapping[str, Any]:
-    """Plain JSON types."""
+    """Return the fields of a comparison as plain JSON types."""
     return vars(found)

@@ -1,4 +1,4 @@
-"""One run, or two side by side: tasks or the validation set, to the record."""
+"""The evaluation of one run, or of two side by side, on tasks or validation set, and its record."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from typing import TYPE_CHECKING, Any
 
 from dcray.errors import ConfigError
 from dcray.evals.run import FoundRun, LoadedRun, find_run
-from dcray.track.remarks import remark
+from dcray.track.evaluations import remark
 from dcray.train.evaluate import Evaluation
 
 if TYPE_CHECKING:
     import torch
 
-    from dcray.evals.results import TaskScore
+    from dcray.evals.tasks.results import TaskScore
 
-ROW_TOKENS = 8_192  # of validation rows in one pass, where no batch size is given
-CONTEXTS = 32  # of tasks in one pass
+ROW_TOKENS = 8_192  # tokens of validation rows in one pass, if no batch size is given
+CONTEXTS = 32  # contexts of task requests in one pass
 DEVICES = ("auto", "cpu", "cuda")
 PRECISIONS = ("auto", "float32", "bfloat16")
 
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked of each run; no task at all: its validation loss."""
+    """The evaluation asked of each run: tasks, or the validation loss if there are none."""
 
     tasks: tuple[str, ...] = ()
     include: tuple[Path, ...] = ()
@@ -40,12 +40,12 @@ class Request:
 
 @dataclass(frozen=True)
 class Answer:
-    """What was found of one run."""
+    """The result for one run: its task scores, or its validation loss."""
 
     found: FoundRun
     scores: list[TaskScore] = field(default_factory=list)
     validation: Evaluation | None = None
-    bound: str | None = None  # "upper bound" where the run's loss is one
+    bound: str | None = None  # "upper bound" if the run's loss is one
 
 
 def evaluate_runs(
@@ -57,9 +57,10 @@ def evaluate_runs(
     tracking_uri: str | None = None,
     note: Callable[[str], None] = lambda text: None,
 ) -> list[Answer]:
-    """Every run scored in turn, each written to the record as soon as it is done.
+    """Evaluate every run in turn and write each answer to the record as soon as it is there.
 
-    All that can be wrong is found before the first weights are loaded. Raises ConfigError.
+    Every problem that can be found without weights is found before the first weights are loaded.
+    Raises ConfigError.
     """
     device = pick_device(asked.device)
     if asked.precision not in PRECISIONS:
@@ -83,7 +84,7 @@ def evaluate_runs(
 
 
 def pick_device(name: str) -> torch.device:
-    """The device of a name; "auto" is the first GPU, else the CPU."""
+    """Return the device of a name; "auto" is the first GPU, else the CPU. Raises ConfigError."""
     import torch
 
     if name not in DEVICES:
@@ -95,13 +96,13 @@ def pick_device(name: str) -> torch.device:
 
 
 def row_batch(seq_len: int, wanted: int | None) -> int:
-    """Validation rows in one pass."""
+    """Return the number of validation rows in one pass: `wanted`, or as many as hold ROW_TOKENS."""
     return wanted or max(1, ROW_TOKENS // seq_len)
 
 
 def _tasks(asked: Request) -> Callable[[], Any]:
-    """Checked and loaded once; a fresh copy for each run, since lm-eval writes into them."""
-    from dcray.evals.tasks import find_tasks, load_tasks
+    """Load the tasks; return a function that gives each run a fresh copy (lm-eval changes it)."""
+    from dcray.evals.tasks.catalog import find_tasks, load_tasks
 
     manager = find_tasks(asked.tasks, asked.include)
     first = [load_tasks(manager, asked.tasks)]
@@ -123,15 +124,15 @@ def _check_bound(found: FoundRun, asked: Request) -> None:
 
 
 def _compiles(device: torch.device, asked: Request) -> bool:
-    """On a GPU, where every pass has the training's shape; those of tasks all differ."""
+    """Tell whether to compile: on a GPU, but not for tasks, where all passes differ in shape."""
     return device.type == "cuda" and not asked.tasks
 
 
 def _task_answer(run: LoadedRun, tasks: Any, asked: Request) -> Answer:
-    from dcray.evals.bound import bound_log_likelihoods
-    from dcray.evals.harness import RunLM
-    from dcray.evals.results import score_tasks
-    from dcray.evals.score import log_likelihoods
+    from dcray.evals.tasks.bound import bound_log_likelihoods
+    from dcray.evals.tasks.harness import RunLM
+    from dcray.evals.tasks.results import score_tasks
+    from dcray.evals.tasks.score import log_likelihoods
 
     shared: dict[str, Any] = {"seq_len": run.seq_len, "batch_size": asked.batch_size or CONTEXTS}
     if run.objective.causal:
@@ -153,8 +154,9 @@ def _validation_answer(run: LoadedRun, asked: Request) -> Answer:
 
 
 def _write(answer: Answer, asked: Request, directory: Path, tracking_uri: str | None) -> None:
-    """A quick look at a few documents is no result: it is not written."""
-    from dcray.evals import results, validation
+    """Write an answer to the record, unless `limit` made it a quick look at a few documents."""
+    from dcray.evals import validation
+    from dcray.evals.tasks import results
 
     if asked.limit is not None:
         return

@@ -1,4 +1,4 @@
-"""RUN as something to evaluate: its row, its weights, its tokenizer, each checked with the others.
+"""A run to evaluate: its row, weights and tokenizer, each checked against the others.
 
 run = find_run(Path("dcray-runs"), "mine/60k/32k/ar")       # the record alone, no weights yet
 loaded = run.load(torch.device("cpu"))
@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dcray.config import RunConfig
+from dcray.config.run import RunConfig
 from dcray.corpus.manifest import Corpus
 from dcray.errors import ConfigError
 from dcray.objectives import Objective
 from dcray.track import find
 from dcray.track.rows import Row
-from dcray.train.weights import load_weights, weights_folder
+from dcray.train.checkpoint.weights import load_weights, weights_folder
 
 if TYPE_CHECKING:
     import torch
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FoundRun:
-    """A complete result whose weights and corpus are at hand; nothing heavy is loaded yet."""
+    """A complete result whose weights and corpus are available; nothing large is loaded yet."""
 
     name: str  # as it was asked for
     row: Row
@@ -35,13 +35,13 @@ class FoundRun:
 
     @property
     def label(self) -> str:
-        """Study, cell and seed, for people."""
+        """Format study, cell and seed for people."""
         return f"{'/'.join(find.names_of(self.row))} seed {self.row.seed}"
 
     def load(
         self, device: torch.device, *, precision: str = "auto", compiled: bool = False
     ) -> LoadedRun:
-        """The same with its model on `device`; raises ConfigError where a file is damaged."""
+        """Load the model onto `device`; raise ConfigError if a file is damaged."""
         config, model = load_weights(self.weights, device, precision=precision, compiled=compiled)
         return LoadedRun(self, config, model, config.objective.build())
 
@@ -57,7 +57,7 @@ class LoadedRun:
 
     @property
     def seq_len(self) -> int:
-        """The longest input that the model was trained on."""
+        """Return the longest input, in tokens, that the model was trained on."""
         return self.config.data.seq_len
 
     @property
@@ -68,9 +68,9 @@ class LoadedRun:
 def find_run(
     directory: Path, name: str, *, corpus: Path | None = None, tracking_uri: str | None = None
 ) -> FoundRun:
-    """The run that `name` means (see track/find.py), with its weights and a corpus of its tokens.
+    """Find the run that `name` means (see track/find.py), with its weights and a matching corpus.
 
-    corpus: None takes the folder that it was trained on. Raises ConfigError for a run without
+    corpus: None takes the folder that the run was trained on. Raises ConfigError for a run without
     weights, and for a corpus of another tokenizer than the checkpoint's.
     """
     row = find.find(directory, name, tracking_uri=tracking_uri)

@@ -1,4 +1,4 @@
-"""What `dcray eval` says, as text and as JSON."""
+"""The output of `dcray eval`, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 from dcray.evals.compare import Comparison
 from dcray.evals.evaluate import Answer
-from dcray.evals.results import TaskScore, published
-from dcray.fit.text import table
+from dcray.evals.tasks.results import TaskScore, published
+from dcray.fit.output.text import table
 
 
 def answer_text(answer: Answer) -> str:
-    """One run: a line for its validation loss, or a table of its tasks."""
+    """Format one run: a line for its validation loss, or a table of its tasks."""
     if answer.validation is not None:
         return _validation_line(answer)
     with_paper = any(f"{s.task}/{s.metric}" in published() for s in answer.scores)
@@ -22,7 +22,7 @@ def answer_text(answer: Answer) -> str:
     lines = [answer.found.label, table([*header, ""], rows)]
     if answer.bound:
         lines.append(
-            "ranked by a lower bound on the log-likelihood (the negative ELBO): not comparable "
+            "ranked by a lower bound on the log-likelihood (the ELBO): not comparable "
             "with a causal model's accuracies, and its perplexities are upper bounds"
         )
     if with_paper:
@@ -31,7 +31,7 @@ def answer_text(answer: Answer) -> str:
 
 
 def comparison_text(found: Sequence[Comparison], first: str, second: str) -> str:
-    """Two runs side by side."""
+    """Format the comparison of two runs, A and B, as a table."""
     rows = [
         [
             one.task, one.metric, _number(one.first), _number(one.second),
@@ -52,7 +52,7 @@ def comparison_text(found: Sequence[Comparison], first: str, second: str) -> str
 
 
 def as_dict(answers: Sequence[Answer], pairs: Sequence[Comparison]) -> dict[str, Any]:
-    """Plain JSON types; the values of single documents are left to the record."""
+    """Return answers and comparisons as plain JSON types, without values of single documents."""
     return {
         "runs": [_run_dict(answer) for answer in answers],
         "comparison": [vars(one) for one in pairs],

@@ -1,1 +1,1 @@
-"""Fitting laws, and what a recipe is worth."""
+"""The fits of scaling laws, and the worth of a recipe by them."""

@@ -1,9 +1,10 @@
 """Levenberg-Marquardt for many small robust fits at once, in numpy or in torch float64.
 
-Minimizes sum_i weight_i * Huber_1(r_i / delta) over a box, r = log predicted - log observed. The
-sum over a grid is about 3e-5 in the paper's units, which is why optimizers with default tolerances
-stop where they started; divided by delta**2 it is of order ten. Each problem of the batch has its
-own damping, and leaves when the step that is left changes no prediction by more than 1e-11.
+`solve` minimizes sum_i weight_i * Huber_1(r_i / delta) over a box, r = log predicted - log
+observed. The sum over a grid is about 3e-5 in the paper's units, which is why optimizers with
+default tolerances stop where they started; divided by delta**2 it is of order ten. Each problem of
+the batch has its own damping, and leaves the batch once its next step would change no prediction by
+more than 1e-11.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 DELTA = 1e-3  # of log residuals: the paper's Huber threshold
-# Of central differences in the free coordinates. Slopes are off by some STEP**2 / 6 = 2e-9 of
-# themselves, alike for every order of the rows. Rounding is not alike: with 1e-5 it moved flat
-# optima by 1e-9 nats from order to order, and what a second stage builds on them by 1e-8.
+# The step of central differences in the free coordinates. Slopes have a relative error of about
+# STEP**2 / 6 = 2e-9, the same for every order of the rows. Rounding depends on the order: with 1e-5
+# it moved flat optima by 1e-9 nats, and the second stages that build on them by 1e-8.
 STEP = 1e-4
 SETTLED = 1e-8  # largest step of any prediction in units of delta at which a problem has converged
 MET = 0.1 * DELTA  # largest difference of log losses at which two starts count as one
@@ -24,7 +25,10 @@ APPROACH = ((0.1, 1e-2, 60), (0.01, 1e-2, 30))  # (delta, settled, iterations)
 
 @dataclass
 class Solution:
-    """free (P, k), cost (P,) in units of delta**2, converged (P,) bool; arrays of the backend."""
+    """The optima of P problems: free (P, k), cost (P,) in units of delta**2, converged (P,) bool.
+
+    All three are arrays of the backend.
+    """
 
     free: Any
     cost: Any
@@ -33,7 +37,7 @@ class Solution:
 
 @dataclass
 class Problem:
-    """What is minimized: `log_loss(free (..., k)) -> (..., n)` against log_observed (P or 1, n)."""
+    """A batch of P fits: `log_loss(free (..., k)) -> (..., n)` against log_observed (P or 1, n)."""
 
     log_loss: Callable[[Any], Any]
     log_observed: Any
@@ -45,7 +49,7 @@ class Problem:
     settled: float = SETTLED
 
     def rows(self, chosen: Any) -> Problem:
-        """The same for the chosen problems of the batch."""
+        """Select the chosen problems of the batch (a mask or indices)."""
         observed, weight = self.log_observed[chosen], self.weight[chosen]
         return replace(self, log_observed=observed, weight=weight)
 
@@ -55,8 +59,9 @@ def solve(
 ) -> Solution:
     """Minimize each problem from its row of `free` (P, k); log_observed and weight are (P, n).
 
-    Least absolute deviations are slow from afar, so deltas of 0.1 and 0.01 lead the way, roughly.
-    Each `num_starts` rows in turn are one problem: those that have met go on as one.
+    Least absolute deviations converge slowly from afar, so rough solutions at deltas of 0.1 and
+    0.01 come first. Each `num_starts` consecutive rows are the starts of one problem: starts that
+    have met (MET) go on as one.
     """
     found = Solution(free, None, None)
     for delta, settled, iterations in (*APPROACH, (problem.delta, problem.settled, max_iterations)):
@@ -70,7 +75,7 @@ def solve(
 
 
 def _leaders(xp: Any, logs: Any, num_starts: int) -> Any:
-    """For each row of log losses (P, n) the first row of its problem that it has met, (P,)."""
+    """Find for each row of log losses (P, n) the first row of its problem that it has met, (P,)."""
     numbers = xp.arange(num_starts)
     each = logs.reshape(-1, num_starts, logs.shape[-1])
     apart = xp.amax(abs(each[:, :, None] - each[:, None]), -1)
@@ -78,12 +83,12 @@ def _leaders(xp: Any, logs: Any, num_starts: int) -> Any:
     first = xp.amin(xp.where(met, numbers, num_starts), -1)
     leader = (first + xp.arange(len(each))[:, None] * num_starts).reshape(-1)
     for _ in range(num_starts.bit_length()):
-        leader = leader[leader]  # whom the first has met
+        leader = leader[leader]  # the row that the first one has met
     return leader
 
 
 def descend(xp: Any, problem: Problem, free: Any, max_iterations: int) -> Solution:
-    """`solve` at one delta: damped steps until nothing moves."""
+    """Take damped steps at the delta of `problem` from free (P, k) until nothing moves."""
     free = xp.where(free < problem.low, problem.low, free)
     free = xp.where(free > problem.high, problem.high, free)
     cost = objective(xp, problem, free)
@@ -103,7 +108,7 @@ def descend(xp: Any, problem: Problem, free: Any, max_iterations: int) -> Soluti
 
 
 def objective(xp: Any, problem: Problem, free: Any) -> Any:
-    """The cost (P,) at free (P, k); infinite where the law gives no number."""
+    """Compute the cost (P,) at free (P, k); infinite if the law gives no finite number."""
     size = abs(problem.log_loss(free) - problem.log_observed) / problem.delta
     terms = xp.where(size <= 1, size * size / 2, size - 0.5)
     cost = (problem.weight * terms).sum(-1)
@@ -113,9 +118,9 @@ def objective(xp: Any, problem: Problem, free: Any) -> Any:
 def _iterate(
     xp: Any, problem: Problem, free: Any, cost: Any, damping: Any, last: Any
 ) -> tuple[Any, ...]:
-    """One damped step of every problem; `last` (P, n) is what the last one was to change.
+    """Take one damped step of every problem; `last` (P, n): the last predicted change.
 
-    Returns the new (free, cost, damping, last), and what has settled.
+    Returns the new (free, cost, damping, last), and which problems have settled (P,).
     """
     residual, jacobian = linearize(xp, problem, free)
     step, change = damped_step(xp, problem, free, residual, jacobian, damping)
@@ -123,14 +128,14 @@ def _iterate(
     moves = moves.values if hasattr(moves, "values") else moves
     tried = xp.clip(free + step, problem.low, problem.high)
     new_cost = objective(xp, problem, tried)
-    # Where nothing moves the cost is flat to rounding, and steps are taken on the gradient's word.
+    # If nothing moves, the cost is flat to rounding, and a step is accepted on the gradient alone.
     rounding = 1e-13 * cost + 1e-12 * cost**0.5 + 1e-24
     on_trust = moves < 1e-3
     better = new_cost <= cost + xp.where(on_trust, rounding, 0.0)
     at_rounding = (moves < 1e-4) & (abs(new_cost - cost) <= 10 * rounding)
     settled = ((moves < problem.settled) & (damping < 0.1)) | (at_rounding & ~better)
     # The curvature of residuals beyond delta is left out of the step, which may then overshoot for
-    # ever without the cost showing it: a step that takes back most of the last is a sign of it.
+    # ever without a rise of the cost: a step that undoes most of the last one is a sign of that.
     back = on_trust & ((change * last).sum(-1) < -0.5 * (last * last).sum(-1))
     gained = (cost - new_cost) > 0.1 * cost
     shrink = xp.where(back, 4.0, xp.where(gained, 0.1, 0.3))
@@ -140,7 +145,10 @@ def _iterate(
 
 
 def linearize(xp: Any, problem: Problem, free: Any) -> tuple[Any, Any]:
-    """Residuals (P, n) and their central differences (P, a, n) in units of delta."""
+    """Compute the residuals (P, n) and their derivatives (P, a, n), both in units of delta.
+
+    The derivatives are central differences in the a active coordinates.
+    """
     ahead, behind, spans = [free], [], []
     for j in problem.active:
         up, down = free + 0, free + 0
@@ -159,10 +167,10 @@ def linearize(xp: Any, problem: Problem, free: Any) -> tuple[Any, Any]:
 def damped_step(
     xp: Any, problem: Problem, free: Any, residual: Any, jacobian: Any, damping: Any
 ) -> tuple[Any, Any]:
-    """The step (P, k), zero where a bound is in the way, and what it changes, (P, n) in deltas.
+    """Compute the step (P, k), zero at a blocking bound, and its predicted change (P, n) in deltas.
 
-    Beyond delta Huber's loss is straight: there a residual pulls, but adds no curvature. The
-    damping is scaled by the curvature that it would have as least absolute deviations.
+    Beyond delta Huber's loss is linear: a residual there adds to the gradient, but not to the
+    curvature. The damping is scaled by the curvature of least absolute deviations.
     """
     size = abs(residual)
     pull = problem.weight * xp.clip(residual, -1.0, 1.0)

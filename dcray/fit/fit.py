@@ -1,4 +1,4 @@
-"""A law fitted to a grid of losses: theta, how well it describes them, and whether to believe it.
+"""The fit of a law to a grid of losses: theta, the quality of the fit, and the doubts about it.
 
 The objective is the paper's (eq:app-approach3): sum over cells of Huber(1e-3) of log residuals,
 here divided by delta**2 and minimized over decorrelated coordinates from several starts at once
@@ -19,7 +19,7 @@ from dcray.fit import batched
 from dcray.laws._law import Array, Law, Points
 
 FAILS = "the law does not describe this grid"  # how the flag of a hopeless fit begins
-NO_LIMIT = "alpha is not identified"  # how the flag begins where losses hardly fall with size
+NO_LIMIT = "alpha is not identified"  # how the flag begins if losses hardly fall with size
 AGREE = 1e-6  # relative difference of the objective up to which two starts count as one optimum
 
 
@@ -27,7 +27,7 @@ AGREE = 1e-6  # relative difference of the objective up to which two starts coun
 class Fit:
     """A fitted law. Losses in nats per token, N and U in billions.
 
-    flags: sentences that say why not to lean on this fit; not_identified: parameters that the grid
+    flags: sentences that say why not to rely on this fit; not_identified: parameters that the grid
     does not determine, each with the reason.
     """
 
@@ -43,71 +43,118 @@ class Fit:
     not_identified: Mapping[str, str] = field(default_factory=dict)
 
     def predict(self, N: Any, U: Any, **more: Any) -> Any:
-        """The law's loss at N billion parameters and U billion unique tokens."""
+        """Predict the loss (nats) at N billion parameters and U billion unique tokens."""
         return self.law(self.theta, N, U, **more)
 
     def limit(self, U: Any) -> Any:
-        """The law's loss with infinitely many parameters."""
+        """Predict the loss (nats) with infinitely many parameters at U billion unique tokens."""
         return self.law.limit(self.theta, U)
 
     @property
     def describes(self) -> bool:
-        """Whether the law describes its grid at all; where not, nothing is read off it."""
+        """Tell whether the law describes its grid at all; if not, the fit gives no figures."""
         return not any(flag.startswith(FAILS) for flag in self.flags)
 
     @property
     def has_limit(self) -> bool:
-        """Whether the grid identifies the law's limit of infinite models."""
+        """Tell whether the grid identifies the law's limit of infinite models."""
         return not any(flag.startswith(NO_LIMIT) for flag in self.flags)
 
     @property
     def residuals(self) -> Array:
-        """Predicted minus observed, (n,) nats."""
+        """Compute predicted minus observed losses, (n,) nats."""
         points = self.points
         return np.asarray(self.predict(points.N, points.U, **points.more) - points.L)
 
     @property
     def rmse(self) -> float:
-        """Root mean square residual in nats."""
+        """Compute the root mean square residual in nats."""
         return float(np.sqrt(np.mean(self.residuals**2)))
 
     @property
     def mae(self) -> float:
-        """Mean absolute residual in nats."""
+        """Compute the mean absolute residual in nats."""
         return float(np.mean(np.abs(self.residuals)))
 
     @property
     def aic(self) -> float:
-        """n log(RSS / n) + 2k on raw losses, as in the paper: a summary, not a likelihood."""
+        """Compute the paper's n log(RSS / n) + 2k on raw losses: a summary, not a likelihood."""
         with np.errstate(divide="ignore"):
             return float(len(self.points.L) * np.log(self.rmse**2) + 2 * len(self.theta))
 
+    @property
+    def aicc(self) -> float:
+        """Compute AIC + 2k (k + 1) / (n - k - 1), corrected for few cells; infinite for n <= k + 1.
+
+        k counts as in the paper's AIC, without the noise. If the noise counted, nine cells would
+        select a law of four parameters even if the truth has five (bench_fits, part laws).
+        """
+        k, left = len(self.theta), len(self.points.L) - len(self.theta) - 1
+        return self.aic + 2 * k * (k + 1) / left if left > 0 else float("inf")
+
+
+DRAW = 2.0  # difference of AICc below which the cells do not tell two laws apart
+
+
+def ranked(fits: Mapping[str, Fit]) -> list[str]:
+    """Sort the laws of one grid by AICc, the lowest first; without one, by number of parameters.
+
+    Laws that read more points (every number of epochs of a cell) come last: no criterion compares
+    fits to different data.
+    """
+
+    def place(law: str) -> tuple[float, ...]:
+        one = fits[law]
+        return len(one.points.L), one.aicc, len(one.theta), one.aic
+
+    return sorted(fits, key=place)
+
 
 def fit(law: str | Law, points: Points) -> Fit:
-    """The law `law` (a plug-in's name, or the law itself) fitted to `points`, with its flags.
+    """Fit the law `law` (a plug-in's name, or the law itself) to `points`, and add its flags.
 
-    Raises ConfigError where the points cannot carry it (`check_points`), or where the law gives no
+    Raises ConfigError if the points cannot carry the law (`check_points`), or if the law gives no
     finite loss for them.
     """
-    from dcray.fit.diagnose import diagnose
+    from dcray.fit.uncertainty.diagnose import diagnose
 
     plain = fit_plain(law, points)
     return diagnose(plain)
 
 
 def fit_plain(law: str | Law, points: Points) -> Fit:
-    """`fit` without the flags."""
+    """Fit as `fit` does, with the same errors, but without the flags."""
     name = law if isinstance(law, str) else type(law).__module__.rpartition(".")[2]
     law = plugins.load("laws", law) if isinstance(law, str) else law
     check_points(name, law, points)
+    found = _fit_from_starts(name, law, points)
+    if found is None:
+        starts = len(law.starts(points))
+        raise ConfigError(
+            f"{name} gave no finite prediction for every cell from any of its {starts} "
+            f"start{'s' * (starts > 1)}"
+        )
+    return found
+
+
+def refit(fit: Fit, points: Points) -> Fit | None:
+    """Fit the same law to other points, unchecked; None if it gives no finite loss there."""
+    return _fit_from_starts(fit.name, fit.law, points)
+
+
+def log_squares(fit: Fit) -> float:
+    """Compute the weighted sum of squares of log predicted - log observed."""
+    points = fit.points
+    logs = np.log(points.L + fit.residuals) - np.log(points.L)
+    return float((logs**2 * (1.0 if points.weight is None else points.weight)).sum())
+
+
+def _fit_from_starts(name: str, law: Law, points: Points) -> Fit | None:
     starts = np.array([law.to_free(theta, points) for theta in law.starts(points)], float)
     weight = np.ones_like(points.L) if points.weight is None else points.weight
     found = fit_many(np, law, points, np.log(points.L)[None], weight[None], starts[None])
     if not np.isfinite(found.cost[0]):
-        raise ConfigError(
-            f"{name} gave no finite prediction for every cell from any of its {len(starts)} "
-            f"start{'s' * (len(starts) > 1)}"
-        )
+        return None
     theta = law.from_free(tuple(found.free[0]), points)
     return Fit(
         name=name,
@@ -142,7 +189,7 @@ def check_points(name: str, law: Law, points: Points) -> None:
 
 @dataclass
 class Many:
-    """P fits at once: free (P, k), cost, agreeing_frac and converged (P,)."""
+    """The results of P fits at once: free (P, k), cost, agreeing_frac and converged (P,)."""
 
     free: Any
     cost: Any
@@ -195,7 +242,7 @@ def fit_many(
 
 
 def law_log_loss(xp: Any, law: Law, points: Points) -> Any:
-    """The law's log losses as a function of free coordinates (..., k), on arrays of `xp`."""
+    """Build the function of free coordinates (..., k) that gives log losses (..., n), in `xp`."""
     N, U = xp.asarray(points.N), xp.asarray(points.U)
     more = {name: xp.asarray(value) for name, value in points.more.items()}
 
@@ -207,7 +254,7 @@ def law_log_loss(xp: Any, law: Law, points: Points) -> Any:
 
 
 def _neutral_free(law: Law, points: Points) -> Any:
-    """Free coordinates at which the parameters of later stages have no effect."""
+    """Compute the free coordinates at which the parameters of later stages have no effect."""
     theta = [
         law.neutral().get(name, value) for name, value in zip(law.names, law.example, strict=True)
     ]
@@ -215,6 +262,6 @@ def _neutral_free(law: Law, points: Points) -> Any:
 
 
 def _repeat(values: Any, times: int) -> Any:
-    """Each row `times` times in a row."""
+    """Repeat each row `times` times in a row."""
     rows = [i for i in range(len(values)) for _ in range(times)]
     return values[rows]

@@ -1,4 +1,4 @@
-"""What keeps a plug-in from being a law, said before anything is fitted."""
+"""Checks that a plug-in is a law, made before anything is fitted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ LOSSES = np.array([3.5, 3.2, 3.3, 3.0])
 
 
 def faults(build: Callable[[], Law]) -> list[str]:
-    """Sentences that go on from the law's name; none where names, example and the rest agree."""
+    """Check the law that `build` makes: sentences that continue its name, one for each fault.
+
+    The list is empty if names, example, bounds, starts, stages and the shapes of losses agree.
+    """
     try:
         law = build()
         names, example = tuple(law.names), tuple(law.example)

@@ -1,4 +1,4 @@
-"""What every law shares: the points it is fitted to, and the defaults of the protocol.
+"""The points that a law is fitted to, and the base class of every law with its defaults.
 
 A law is called with theta, a sequence of parameters along the first axis, so that one law serves
 one fit (k numbers) and thousands (k arrays that broadcast), in numpy and in torch. N and U are in
@@ -24,8 +24,8 @@ Array = NDArray[np.float64]
 class Points:
     """Losses `L` in nats at `N` billion parameters and `U` billion unique tokens, each (n,).
 
-    `more` holds what single laws read besides (num_epochs); `weight` multiplies each point's term
-    of the objective.
+    `more` holds what only some laws read (num_epochs); `weight` multiplies each point's term of the
+    objective.
     """
 
     N: Array
@@ -36,18 +36,18 @@ class Points:
 
     @cached_property
     def center(self) -> tuple[float, float, float]:
-        """Geometric means of N and U, and of L: where the free coordinates have their origin."""
+        """Compute the geometric means of N, U and L, the origin of the free coordinates."""
         return tuple(float(np.exp(np.log(v).mean())) for v in (self.N, self.U, self.L))  # type: ignore[return-value]
 
     def take(self, rows: Array | NDArray[np.intp]) -> Points:
-        """The points at `rows` (a mask or indices)."""
+        """Select the points at `rows` (a mask or indices)."""
         more = {name: value[rows] for name, value in self.more.items()}
         weight = None if self.weight is None else self.weight[rows]
         return Points(self.N[rows], self.U[rows], self.L[rows], more, weight)
 
 
 def namespace(*values: Any) -> Any:
-    """torch if one of `values` is a tensor, else numpy."""
+    """Return torch if one of `values` is a tensor, else numpy."""
     torch = sys.modules.get("torch")
     if torch is not None and any(isinstance(v, torch.Tensor) for v in values):
         return torch
@@ -55,15 +55,15 @@ def namespace(*values: Any) -> Any:
 
 
 def logistic(x: Any) -> Any:
-    """1 / (1 + exp(-x)), for numpy and torch."""
+    """Compute 1 / (1 + exp(-x)), in numpy or torch."""
     return 1.0 / (1.0 + namespace(x).exp(-x))
 
 
 class Law:
-    """The protocol's defaults. `free` is theta itself and the box is the law's bounds.
+    """The base class of a law. By default `free` is theta itself and the box is the law's bounds.
 
     names: the parameters, in theta's order; example: a plausible theta;
-    needs: what `Points.more` must hold; num_fitted: k of the AIC where it is not len(names).
+    needs: what `Points.more` must hold.
     A law given by --plugin has a `name` too.
     """
 
@@ -73,48 +73,48 @@ class Law:
     needs: tuple[str, ...] = ()
 
     def __call__(self, theta: Any, N: Any, U: Any, **more: Any) -> Any:
-        """The loss in nats at N and U (billions); broadcasts."""
+        """Compute the loss in nats at N and U (billions); theta, N and U broadcast."""
         raise NotImplementedError
 
     def limit(self, theta: Any, U: Any) -> Any:
-        """The loss as N goes to infinity."""
+        """Compute the loss in nats at U (billions) as N goes to infinity."""
         raise NotImplementedError
 
     def starts(self, grid: Points) -> list[tuple[float, ...]]:
-        """Thetas from which a fit of `grid` sets out."""
+        """List the thetas from which a fit of `grid` starts."""
         return [self.example]
 
     def bounds(self, grid: Points) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """The lowest and the highest theta that a fit of `grid` may return."""
+        """Return the lowest and the highest theta that a fit of `grid` may return."""
         raise NotImplementedError
 
     def stages(self) -> tuple[tuple[str, ...], ...]:
-        """Groups of parameters; each group is fitted with the earlier ones held fixed."""
+        """Group the parameters; each group is fitted with the earlier ones held fixed."""
         return (self.names,)
 
     def whole(self) -> Law | None:
-        """The same law fitted all at once, where `stages` has several; else None.
+        """Return the same law fitted all at once, if `stages` has several; else None.
 
-        Half of the resamples are fitted by it, so that intervals hold what the stages cost.
+        Half of the resamples are fitted by that law, so that intervals hold the cost of the stages.
         """
         return None
 
     def neutral(self) -> Mapping[str, float]:
-        """What a parameter is held at until its stage comes, so that it has no effect."""
+        """Return {name: value} that holds a parameter, without effect, until its stage comes."""
         return {}
 
     def to_free(self, theta: Any, grid: Points) -> Any:
-        """The free coordinates of theta on this grid."""
+        """Convert theta to the free coordinates on this grid."""
         return theta
 
     def from_free(self, free: Any, grid: Points) -> Any:
-        """Theta of the free coordinates: a sequence of k entries."""
+        """Convert the free coordinates to theta, a sequence of k entries."""
         return free
 
     def box(self, grid: Points) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """The bounds of the free coordinates."""
+        """Return the bounds of the free coordinates."""
         return self.bounds(grid)
 
     def caveats(self, theta: Sequence[float], grid: Points) -> dict[str, str]:
-        """Parameters that this grid cannot identify whatever its noise, each with the reason."""
+        """Find the parameters that this grid cannot identify whatever its noise: {name: reason}."""
         return {}

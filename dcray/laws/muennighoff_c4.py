@@ -17,17 +17,17 @@ E_C4 = float(np.exp(0.6254804))
 A_C4 = float(np.exp(6.255414) * 1e9**-ALPHA)
 B_C4 = float(np.exp(7.3049974) * 1e9**-BETA)
 
-# Of both repetition constants; the paper prints 10**8 for "no finite optimum".
+# Bounds of both repetition constants; the paper prints 10**8 for "no finite optimum".
 LEAST, MOST = 1e-6, 1e8
 ENDLESS = 1e12  # a constant that no repetition exhausts: every one counts in full
 TINY = 1e-200  # billions of parameters: an optimal size that float64 would round to nothing
 
 
 def effective(resource: Any, repetitions: Any, constant: Any) -> Any:
-    """resource * (1 + constant * (1 - exp(-repetitions / constant))): what repetition adds.
+    """Compute resource * (1 + constant * (1 - exp(-repetitions / constant))), the effective amount.
 
-    From ENDLESS / 10 on the limit resource * (1 + repetitions), or a size that is a trillion times
-    the optimal one would still run out of worth.
+    If constant is at least ENDLESS / 10 the result is the limit resource * (1 + repetitions);
+    otherwise the worth of a size that is a trillion times the optimal one would still saturate.
     """
     xp = namespace(repetitions, constant)
     worth = -constant * xp.expm1(-repetitions / constant)
@@ -35,7 +35,10 @@ def effective(resource: Any, repetitions: Any, constant: Any) -> Any:
 
 
 def optimal_size(base: Any, U: Any) -> Any:
-    """N_opt = (alpha A / (beta B))**(1/alpha) U**(beta/alpha), the size that U tokens can use."""
+    """Compute N_opt = (alpha A / (beta B))**(1/alpha) U**(beta/alpha) in billions.
+
+    That is the size that U billion tokens can use.
+    """
     _, A, alpha, B, beta = base
     size, data = alpha * A, beta * B
     with np.errstate(all="ignore"):  # slow exponents give sizes that only their logarithm can hold
@@ -46,9 +49,9 @@ def optimal_size(base: Any, U: Any) -> Any:
 
 
 def predict(base: Any, R_N: Any, R_D: Any, N: Any, U: Any, num_epochs: Any) -> Any:
-    """E + A / N'**alpha + B / D'**beta of the base E, A, alpha, B, beta (app:scaling-law-details).
+    """Compute E + A / N'**alpha + B / D'**beta of the base E, A, alpha, B, beta.
 
-    U_N = min(N, optimal_size(U)); N' and D' are
+    By paper app:scaling-law-details U_N = min(N, optimal_size(U)); N' and D' are
     effective(U_N, N / U_N - 1, R_N) and effective(U, num_epochs - 1, R_D).
     """
     E, A, alpha, B, beta = base
@@ -60,14 +63,14 @@ def predict(base: Any, R_N: Any, R_D: Any, N: Any, U: Any, num_epochs: Any) -> A
 
 
 def saturated(base: Any, R_N: Any, R_D: Any, U: Any) -> Any:
-    """The limit: N and the repetitions to infinity, N' = (1 + R_N) N_opt and D' = (1 + R_D) U."""
+    """Compute the limit of infinite N and repetitions: N' = (1 + R_N) N_opt, D' = (1 + R_D) U."""
     E, A, alpha, B, beta = base
     optimal = optimal_size(base, U)
     return E + A * ((1 + R_N) * optimal) ** -alpha + B * ((1 + R_D) * U) ** -beta
 
 
 def repetition_caveats(R_N: float, R_D: float, num_epochs: Any) -> dict[str, str]:
-    """Why R_D or R_N is not identified by runs of these epochs, in words."""
+    """Explain why R_D or R_N is not identified by runs of these epochs: {name: reason}."""
     found = {}
     most, least = float(np.max(num_epochs)) - 1, float(np.min(num_epochs)) - 1
     if most < R_D:
@@ -86,12 +89,12 @@ def repetition_caveats(R_N: float, R_D: float, num_epochs: Any) -> dict[str, str
 
 
 def to_unit(constant: Any) -> Any:
-    """R / (1 + R): finite and well scaled where R goes to infinity or to zero."""
+    """Compute R / (1 + R), finite and well scaled as R goes to infinity or to zero."""
     return constant / (1 + constant)
 
 
 def from_unit(share: Any) -> Any:
-    """The inverse of `to_unit`."""
+    """Invert `to_unit`."""
     return share / (1 - share)
 
 
@@ -112,37 +115,37 @@ class MuennighoffC4(Law):
     base = (E_C4, A_C4, ALPHA, B_C4, BETA)
 
     def __call__(self, theta: Any, N: Any, U: Any, *, num_epochs: Any = 1.0, **more: Any) -> Any:
-        """See `predict`."""
+        """Compute the loss by `predict`."""
         R_N, R_D = theta
         return predict(self.base, R_N, R_D, N, U, num_epochs)
 
     def limit(self, theta: Any, U: Any) -> Any:
-        """See `saturated`."""
+        """Compute the limit by `saturated`."""
         R_N, R_D = theta
         return saturated(self.base, R_N, R_D, U)
 
     def starts(self, grid: Points) -> list[tuple[float, ...]]:
-        """Both constants from nothing to plenty."""
+        """List pairs (R_N, R_D) from small to large constants."""
         return [*UNIT_STARTS]
 
     def bounds(self, grid: Points) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Both constants between 1e-6 and 1e8."""
+        """Keep both constants between 1e-6 and 1e8."""
         return (LEAST, LEAST), (MOST, MOST)
 
     def to_free(self, theta: Any, grid: Points) -> Any:
-        """R / (1 + R) of both."""
+        """Compute R / (1 + R) of both constants."""
         return tuple(to_unit(constant) for constant in theta)
 
     def from_free(self, free: Any, grid: Points) -> Any:
-        """The inverse of `to_free`."""
+        """Invert `to_free`."""
         return tuple(from_unit(share) for share in free)
 
     def box(self, grid: Points) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """`bounds` in R / (1 + R)."""
+        """Convert `bounds` to R / (1 + R)."""
         return (UNIT_BOX[0],) * 2, (UNIT_BOX[1],) * 2
 
     def caveats(self, theta: Sequence[float], grid: Points) -> dict[str, str]:
-        """R_D outside of the epochs that were run; R_N without a finite optimum."""
+        """Report an R_D outside the epochs that were run, and an R_N without a finite optimum."""
         return repetition_caveats(theta[0], theta[1], grid.more["num_epochs"])
 
 

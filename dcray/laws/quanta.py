@@ -21,17 +21,17 @@ class Quanta(Law):
     example = (0.2283, 242.5882, 564.4767, 0.1354)
 
     def __call__(self, theta: Any, N: Any, U: Any, **more: Any) -> Any:
-        """E + (A / N + B / U**(1 / (1 + alpha)))**alpha."""
+        """Compute E + (A / N + B / U**(1 / (1 + alpha)))**alpha."""
         E, A, B, alpha = theta
         return E + (A / N + B * U ** (-1 / (1 + alpha))) ** alpha
 
     def limit(self, theta: Any, U: Any) -> Any:
-        """E + B**alpha * U**(-alpha / (1 + alpha))."""
+        """Compute E + B**alpha * U**(-alpha / (1 + alpha))."""
         E, _, B, alpha = theta
         return E + B**alpha * U ** (-alpha / (1 + alpha))
 
     def starts(self, grid: Points) -> list[tuple[float, ...]]:
-        """Exponents from slow to fast with a small and a large irreducible share."""
+        """Combine exponents from slow to fast with small to large irreducible shares."""
         frees = [
             (np.log(grid.center[2]), share, 0.0, np.log(alpha))
             for share, alpha in product((0.1, 0.5, 0.8), (0.15, 0.4, 1.2))
@@ -39,12 +39,12 @@ class Quanta(Law):
         return [tuple(map(float, self.from_free(free, grid))) for free in frees]
 
     def bounds(self, grid: Points) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """E between 0 and the lowest loss, alpha in 0.02 to 10."""
+        """Keep E between 0 and the lowest loss, alpha between 0.02 and 10."""
         inf = float("inf")
         return (0.0, 0.0, 0.0, 0.02), (float(grid.L.min()), inf, inf, 10.0)
 
     def to_free(self, theta: Any, grid: Points) -> Any:
-        """Log loss at the centre, E's share of it, log ratio of the two terms there, log alpha."""
+        """Compute log loss at the centre, E's share in it, the terms' log ratio, and log alpha."""
         E, A, B, alpha = theta
         xp = namespace(*theta)
         Nc, Uc, _ = grid.center
@@ -53,7 +53,7 @@ class Quanta(Law):
         return xp.log(loss), E / loss, xp.log(size_term) - xp.log(data_term), xp.log(alpha)
 
     def from_free(self, free: Any, grid: Points) -> Any:
-        """The inverse of `to_free`."""
+        """Invert `to_free`."""
         log_loss, share, ratio, log_alpha = free
         xp = namespace(*free)
         Nc, Uc, _ = grid.center
@@ -67,7 +67,7 @@ class Quanta(Law):
         )
 
     def box(self, grid: Points) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """E's share from 0, alpha as in `bounds`, neither term below 1e-6 of the other."""
+        """Keep E's share from 0 on, alpha as in `bounds`, each term above 1e-6 of the other."""
         low, high = float(np.log(grid.L.min())), float(np.log(grid.L.max()))
         return (low - 1, 0.0, -14.0, float(np.log(0.02))), (
             high + 1,

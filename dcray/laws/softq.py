@@ -13,7 +13,7 @@ from dcray.laws._law import Law, Points, logistic, namespace
 class SoftQ(Law):
     """L = E + (A / N**rho + B / U**(rho / (1 + alpha)))**(alpha / rho), paper eq:softq-main; k = 5.
 
-    rho is the sharpness of the bottleneck; rho = 1 is the Quanta law. The paper's choice.
+    rho is the sharpness of the bottleneck; rho = 1 is the Quanta law. The paper chooses this law.
     Limit: E + B**(alpha / rho) / U**(alpha / (1 + alpha)).
     """
 
@@ -21,17 +21,17 @@ class SoftQ(Law):
     example = (0.30565, 39.2962, 92.4362, 0.1425, 0.79608)
 
     def __call__(self, theta: Any, N: Any, U: Any, **more: Any) -> Any:
-        """E + (A / N**rho + B / U**(rho / (1 + alpha)))**(alpha / rho)."""
+        """Compute E + (A / N**rho + B / U**(rho / (1 + alpha)))**(alpha / rho)."""
         E, A, B, alpha, rho = theta
         return E + (A * N**-rho + B * U ** (-rho / (1 + alpha))) ** (alpha / rho)
 
     def limit(self, theta: Any, U: Any) -> Any:
-        """E + B**(alpha / rho) * U**(-alpha / (1 + alpha))."""
+        """Compute E + B**(alpha / rho) * U**(-alpha / (1 + alpha))."""
         E, _, B, alpha, rho = theta
         return E + B ** (alpha / rho) * U ** (-alpha / (1 + alpha))
 
     def starts(self, grid: Points) -> list[tuple[float, ...]]:
-        """Exponents from slow to fast, soft and sharp, small and large irreducible share."""
+        """Combine slow and fast exponents, soft and sharp, with small and large shares of E."""
         frees = [
             (np.log(grid.center[2]), share, 0.0, np.log(alpha), np.log(rho))
             for share, alpha, rho in product((0.2, 0.7), (0.2, 0.8), (0.7, 2.0))
@@ -39,12 +39,12 @@ class SoftQ(Law):
         return [tuple(map(float, self.from_free(free, grid))) for free in frees]
 
     def bounds(self, grid: Points) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """E between 0 and the lowest loss, alpha in 0.02 to 10, rho in 0.05 to 10."""
+        """Keep E between 0 and the lowest loss, alpha in 0.02 to 10, rho in 0.05 to 10."""
         inf = float("inf")
         return (0.0, 0.0, 0.0, 0.02, 0.05), (float(grid.L.min()), inf, inf, 10.0, 10.0)
 
     def to_free(self, theta: Any, grid: Points) -> Any:
-        """Log loss at the centre, E's share of it, the terms' log ratio, log alpha, log rho."""
+        """Compute log loss at the centre, E's share, the terms' log ratio, log alpha, log rho."""
         E, A, B, alpha, rho = theta
         xp = namespace(*theta)
         Nc, Uc, _ = grid.center
@@ -54,7 +54,7 @@ class SoftQ(Law):
         return xp.log(loss), E / loss, ratio, xp.log(alpha), xp.log(rho)
 
     def from_free(self, free: Any, grid: Points) -> Any:
-        """The inverse of `to_free`."""
+        """Invert `to_free`."""
         log_loss, share, ratio, log_alpha, log_rho = free
         xp = namespace(*free)
         Nc, Uc, _ = grid.center
@@ -65,7 +65,7 @@ class SoftQ(Law):
         return loss * share, A, B, alpha, rho
 
     def box(self, grid: Points) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """E's share from 0, exponents as in `bounds`, neither term below 1e-6 of the other."""
+        """Keep E's share from 0 on, exponents as in `bounds`, each term above 1e-6 of the other."""
         low, high = float(np.log(grid.L.min())), float(np.log(grid.L.max()))
         lowest = (low - 1, 0.0, -14.0, float(np.log(0.02)), float(np.log(0.05)))
         return lowest, (high + 1, 0.9999, 14.0, float(np.log(10)), float(np.log(10)))

@@ -1,9 +1,9 @@
-"""The head and its loss; on a GPU each logit is written once and then turned into its gradient.
+"""The head and its loss; on a GPU each logit is written once and then replaced by its gradient.
 
 The gradient of a target's nats by the logits is softmax minus one-hot, whatever weight the nats get
-later. So the kernel that finds the nats leaves that gradient where the logits were, and the weight
-of each target multiplies rows of `dim` instead of rows of the vocabulary: logits are held in
-bfloat16, once, and pass the memory three times less than by the framework's cross-entropy.
+later. So the kernel that computes the nats leaves that gradient in place of the logits, and the
+weight of each target multiplies rows of `dim` instead of rows of the vocabulary: logits are held in
+bfloat16, once, with a third of the memory traffic of the framework's cross-entropy.
 """
 
 from __future__ import annotations
@@ -18,11 +18,14 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 HALVES = (torch.bfloat16, torch.float16)
-COLUMNS, WARPS = 8192, 16  # of a row at a time; the fastest of those tried (tests/bench/LOG.md)
+# Columns of a row at a time and warps, up to a width: the fastest of those tried on an H100 and an
+# H200 (tests/bench/LOG.md).
+NARROW = 8192
+PIECES = {True: (1024, 2), False: (8192, 16)}
 
 
 def head_nats(x: Tensor, weight: Tensor, targets: Tensor, vocab_size: int) -> Tensor:
-    """-log softmax of each target (B, T) over the first `vocab_size` logits x @ weight.T.
+    """Compute -log softmax of each target (B, T) over the first `vocab_size` logits x @ weight.T.
 
     x (B, T, D), weight (V_padded, D) in x's dtype; the nats are at least float32.
     """
@@ -35,7 +38,7 @@ def head_nats(x: Tensor, weight: Tensor, targets: Tensor, vocab_size: int) -> Te
 
 
 def target_nats(logits: Tensor, targets: Tensor, vocab_size: int) -> Tensor:
-    """The same of logits (B, T, V_padded), plainly."""
+    """Compute the nats of `head_nats` from logits (B, T, V_padded), without the kernel."""
     logits = logits.float() if logits.dtype in HALVES else logits
     if vocab_size < logits.shape[-1]:
         padding = torch.arange(logits.shape[-1], device=logits.device) >= vocab_size
@@ -51,7 +54,7 @@ def target_nats(logits: Tensor, targets: Tensor, vocab_size: int) -> Tensor:
 
 @lru_cache(maxsize=1)
 def has_triton() -> bool:
-    """Whether the kernel can be built: torch has Triton beside it on most GPUs, not on all."""
+    """Tell whether the kernel can be built: torch comes with Triton on most GPUs, not on all."""
     return find_spec("triton") is not None
 
 
@@ -75,7 +78,7 @@ class _PlainNats(torch.autograd.Function):
 
 
 class _HeadNats(torch.autograd.Function):
-    """nats (n,) float32 of targets (n,) under x (n, D) @ weight.T; `train`: and their gradient."""
+    """Nats (n,) float32 of targets (n,) under x (n, D) @ weight.T; with `train` their gradient."""
 
     @staticmethod
     def forward(
@@ -83,7 +86,8 @@ class _HeadNats(torch.autograd.Function):
     ) -> Tensor:
         logits = x @ weight.T
         nats = torch.empty(len(x), dtype=torch.float32, device=x.device)
-        how = {"GRADIENT": train, "COLUMNS": COLUMNS, "num_warps": WARPS}
+        columns, warps = PIECES[logits.shape[1] <= NARROW]
+        how = {"GRADIENT": train, "COLUMNS": columns, "num_warps": warps}
         _kernel()[(len(x),)](logits, targets, nats, logits.shape[1], vocab_size, **how)
         if train:
             ctx.save_for_backward(x, weight, logits)
@@ -99,7 +103,9 @@ class _HeadNats(torch.autograd.Function):
 
 @lru_cache(maxsize=1)
 def _kernel() -> Any:
-    """nats of each row; with GRADIENT its logits become softmax minus one-hot, 0 in the padding."""
+    """Build the kernel of each row's nats; with GRADIENT it replaces the logits by softmax
+    minus one-hot, 0 in the padding.
+    """
     import triton
     import triton.language as tl
 

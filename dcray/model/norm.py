@@ -1,7 +1,7 @@
 """RMSNorm: the framework's on a GPU, where a compiler fuses it; on a CPU one of fewer passes.
 
-There the framework takes some eight passes over the activations forward and sixteen backward, which
-is a tenth of a small model's step (tests/bench/bench_eager.py).
+On a CPU the framework takes some eight passes over the activations forward and sixteen backward,
+which is a tenth of a small model's step (tests/bench/bench_eager.py).
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ class RMSNorm(nn.Module):
         self.eps = eps
         self.weight = nn.Parameter(torch.ones(dim, device=device))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, more: Tensor | None = None) -> Tensor:
+        """Normalize x, or x + more: a compiler then adds the two in the same kernel."""
+        x = x if more is None else x + more
         gain = self.weight.to(x.dtype)
         if x.is_cuda or x.dtype not in WHOLE:
             return F.rms_norm(x, (x.shape[-1],), gain, self.eps)

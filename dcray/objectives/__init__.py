@@ -1,7 +1,7 @@
-"""The objective protocol: what a loss is, and what val_loss means. One file here is one objective.
+"""The objective protocol: the loss, and the meaning of val_loss. One file here is one objective.
 
-A plug-in is a frozen class with the attributes and the two methods of `Objective`; it sees a model,
-a batch and one key per row, and never a rank, a step or a run.
+A plug-in is a frozen class with the attributes and the two methods of `Objective`; its methods get
+a model, a batch and one key per row, and never a rank, a step or a run.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from dcray.sections import Frozen
+from dcray.config.sections import Frozen
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 class Model(Protocol):
-    """What an objective may ask of a model."""
+    """The interface of a model that an objective may use."""
 
     def __call__(
         self,
@@ -27,13 +27,13 @@ class Model(Protocol):
         key: Tensor | None = None,  # (B,) int64: dropout is on, keyed by it; None: dropout is off
         targets: Tensor | None = None,  # (B, T) int64
     ) -> Tensor:
-        """Logits (B, T, V_padded), or with `targets` the nats of each target (B, T) in float32."""
+        """Compute logits (B, T, V_padded), or with `targets` each one's nats (B, T), float32."""
         ...
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows of one micro-batch on one rank."""
+    """The rows of one micro-batch on one rank."""
 
     tokens: Tensor  # (B, T+1) int64
     real: Tensor  # (B,) float, 1 or 0: a padding row counts for nothing
@@ -55,7 +55,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class LossTerm:
-    """Summed nats and the number of tokens they belong to; divided once, by the global count."""
+    """Summed nats and their number of tokens; divided once, by the global count."""
 
     name: str
     weight: float
@@ -67,42 +67,42 @@ class LossTerm:
 
 
 class Objective(Frozen):
-    """Base of an objective: a frozen configuration that yields loss terms."""
+    """The base of an objective: a frozen configuration that yields loss terms."""
 
     kind: ClassVar[str] = "objectives"
     causal: ClassVar[bool] = True
     keeps_best: ClassVar[bool] = (
         False  # val_loss is the best epoch's, scored again with fresh draws
     )
-    bound: ClassVar[str | None] = None  # "upper bound" where val_loss is one
+    bound: ClassVar[str | None] = None  # "upper bound" if val_loss is one
 
     @property
     def num_passes(self) -> float:
-        """Forward-backward passes over each row, for FLOPs."""
+        """Count the forward-backward passes over each row, for FLOPs."""
         return 1.0
 
     @property
     def num_validation_passes(self) -> float:
-        """Forward passes over each validation row, for FLOPs."""
+        """Count the forward passes over each validation row, for FLOPs."""
         return 1.0
 
     def options(self) -> dict[str, Any]:
-        """The options, defaults written out."""
+        """Return the options as JSON, defaults written out."""
         return self.model_dump(mode="json")
 
     def final(self) -> Objective:
-        """The same objective for the last scoring of a kept checkpoint (more draws, say)."""
+        """Return the objective for the last scoring of a kept checkpoint (more draws, say)."""
         return self
 
     def terms(self, model: Model, batch: Batch, key: Tensor) -> Iterator[LossTerm]:
-        """The loss terms of a batch in turn, so that each graph is freed before the next pass.
+        """Yield the loss terms of a batch in turn, so that each graph is freed before the next.
 
         key: (B,) int64, one key per (seed, epoch, row id): all randomness is drawn from it.
         """
         raise NotImplementedError
 
     def validation(self, model: Model, batch: Batch, key: Tensor) -> LossTerm:
-        """The term whose nats / num_tokens is val_loss."""
+        """Compute the term whose nats / num_tokens is val_loss; `key` as in `terms`."""
         raise NotImplementedError
 
 
@@ -114,7 +114,7 @@ def tally(
     weight: float = 1.0,
     text_bytes: Tensor | None = None,  # (B, T): of the tokens that the nats belong to
 ) -> LossTerm:
-    """The sum over real rows, with its count; with `text_bytes` also over the text alone."""
+    """Sum nats over real rows and count the tokens; with `text_bytes` also over the text alone."""
     rows = batch.real.to(nats.dtype)
     num_tokens = rows.sum() * nats.shape[1]
     if text_bytes is None:

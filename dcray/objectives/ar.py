@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from dcray.objectives import Batch, LossTerm, Model, Objective, tally
-from dcray.train import keyed
+from dcray.rng import keyed
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, ClassVar
 from pydantic import Field
 
 from dcray.objectives import Batch, LossTerm, Model, Objective, tally
-from dcray.train import keyed
-from dcray.train.masking import mask_positions, uniform
+from dcray.rng import keyed
+from dcray.rng.masking import mask_positions, uniform
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,9 +22,8 @@ class MDLM(Objective):
     r = (1 - eps) u + eps with u uniform: with r down to 0 the gradient's variance is infinite.
     Targets are the row's inputs, its first token included, so the loss is over other tokens than
     AR's, and an upper bound on their negative log-likelihood. Validation averages `draws` masks a
-    row; the kept checkpoint is scored again with `final_draws`. The draws form a few sets that are
-    independent of each other, so that they tell their own error; in each, the u are stratified over
-    (0, 1].
+    row; the kept checkpoint is scored again with `final_draws`. The draws form a few independent
+    sets, from which the error of the mean is estimated; in each, the u are stratified over (0, 1].
     """
 
     causal: ClassVar[bool] = False
@@ -60,7 +59,7 @@ class MDLM(Objective):
 
     @property
     def num_sets(self) -> int:
-        """How many independent sets the draws form: of four draws where that divides, else more."""
+        """Count the independent sets of draws: of four draws each if that divides, else of more."""
         fours = [n for n in range(self.draws // 4, 1, -1) if self.draws % n == 0]
         return (
             fours[0]
@@ -69,7 +68,7 @@ class MDLM(Objective):
         )
 
     def _set(self, model: Model, batch: Batch, key: Tensor) -> Tensor:
-        """(B, T) float64: the mean over a set of draws, their u stratified and shifted together."""
+        """Average over a set of draws, their u stratified and shifted together: (B, T) float64."""
         size = self.draws // self.num_sets
         offset = uniform(key, keyed.RATIO)
         total = sum(
@@ -80,13 +79,13 @@ class MDLM(Objective):
         return total.double() / size  # type: ignore[union-attr]
 
     def ratios(self, u: Tensor) -> Tensor:
-        """Mask ratios (B,) of uniform draws (B,)."""
+        """Compute mask ratios (B,) from uniform draws (B,): r = (1 - eps) u + eps."""
         return (1 - self.eps) * u + self.eps
 
     def _weighted_nats(
         self, model: Model, batch: Batch, key: Tensor, ratios: Tensor, dropout: Tensor | None
     ) -> Tensor:
-        """(B, T): nats / r where a token is masked, else 0."""
+        """Compute nats / r at masked tokens, else 0: (B, T)."""
         hidden = mask_positions(key, ratios, batch.seq_len)
         inputs = batch.inputs.masked_fill(hidden, batch.mask_id)
         nats = model(inputs, causal=False, key=dropout, targets=batch.inputs)

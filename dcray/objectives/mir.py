@@ -9,8 +9,8 @@ from pydantic import Field, model_validator
 
 from dcray.objectives import Batch, LossTerm, Model, Objective, tally
 from dcray.objectives.ar import AR
-from dcray.train import keyed
-from dcray.train.masking import mask_positions, mask_ratios
+from dcray.rng import keyed
+from dcray.rng.masking import mask_positions, mask_ratios
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -59,7 +59,7 @@ class MIR(Objective):
         yield tally("masked", nats, batch, weight=self.weight)
 
     def masked_inputs(self, batch: Batch, key: Tensor) -> Tensor:
-        """(B, T): the inputs with a share r of each row replaced by [MASK]."""
+        """Replace a share r of each row's inputs by [MASK]: (B, T)."""
         ratios = mask_ratios(key, self.mask_ratio_min, self.mask_ratio_max)
         hidden = mask_positions(key, ratios, batch.seq_len, mask_from=self.mask_from)
         return batch.inputs.masked_fill(hidden, batch.mask_id)

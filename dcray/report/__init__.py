@@ -1,1 +1,1 @@
-"""What a study found: its cells by five rules, tables, figures, and the folder they lie in."""
+"""The report of a study: its cells by five rules, tables, figures, and the folder they lie in."""

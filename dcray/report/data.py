@@ -1,4 +1,4 @@
-"""runs.csv, cells.csv and fit.json: the analysis as data, every digit of every number."""
+"""runs.csv, cells.csv and fit.json: the analysis as data, with every digit of every number."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from dcray.fit.as_json import as_json
+from dcray.config.counts import count_label
+from dcray.config.settings import recorded_settings
+from dcray.fit.output.as_json import as_json
 from dcray.report.analysis import Analysis
 from dcray.report.cells import Cell
-from dcray.sections import count_label
 from dcray.track.provenance import provenance
 from dcray.track.rows import Row
 
@@ -21,15 +22,19 @@ SETTING = ("num_epochs", "weight_decay", "lr", "tau")
 
 
 def runs_csv(found: Analysis) -> str:
-    """One line per run of the study: what it is, which part it has, and why none where it has none.
+    """Format runs.csv: one line per run of the study, with its part, or with why it has none.
 
     part: winner, fresh seed, candidate, or left out (with the reason).
     """
     parts = _parts(found)
-    lines = [_run_line(row, parts[row.run_id], "") for row in found.rows if row.run_id in parts]
+    lines = [
+        _run_line(row, parts[row.run_id], "", found.varied)
+        for row in found.rows
+        if row.run_id in parts
+    ]
     for one in found.left:
         if one.row is not None:
-            lines.append(_run_line(one.row, "left out", one.reason))
+            lines.append(_run_line(one.row, "left out", one.reason, found.varied))
         else:
             lines.append(
                 {"part": "left out", "reason": one.reason, "run_id": one.run_id, "key": one.name}
@@ -46,26 +51,47 @@ def _parts(found: Analysis) -> dict[str, str]:
     return parts
 
 
-def _run_line(row: Row, part: str, reason: str) -> dict[str, Any]:
+def _run_line(row: Row, part: str, reason: str, varied: Sequence[str]) -> dict[str, Any]:
     return {
-        **_where(row), **_setting(row), "seed": row.seed, "kind": row.kind, "state": row.state,
+        **_where(row), **_setting(row, varied),
+        "seed": row.seed, "kind": row.kind, "state": row.state,
         "val_loss": row.val_loss, "val_bpb": row.val_bpb, "bound": row.tags.get("bound"),
         "device_seconds": row.all_device_seconds, "part": part, "reason": reason,
         "run_id": row.run_id, "config_hash": row.config_hash, "key": row.key,
     }  # fmt: skip
 
 
-def cells_csv(found: Analysis) -> str:
-    """One line per cell and counted seed: what `dcray fit` reads."""
+def cells_csvs(found: Analysis) -> dict[str, str]:
+    """Format the files that `dcray fit` reads, {name: text}: one line per cell and counted seed.
+
+    cells.csv has the recipes that are compared on the source that leads; cells_search.csv has the
+    baseline and the others on the search seed, if fresh seeds lead and some recipe has too few.
+    """
+    groups = {found.source: found.choice.recipes}
+    if found.baseline is not None:
+        others = [recipe for recipe in found.choice.recipes if recipe != found.baseline]
+        groups = found.choice.comparisons(found.baseline, others)
+    leading = {"cells.csv": groups.pop(found.source, ())}
+    rest = {f"cells_{source}.csv": recipes for source, recipes in groups.items()}
+    sources = dict(zip([*leading, *rest], [found.source, *groups], strict=True))
+    own = (found.baseline,) if found.baseline is not None else ()
+    return {
+        name: _cells_csv(found, (*own, *recipes), sources[name])
+        for name, recipes in {**leading, **rest}.items()
+    }
+
+
+def _cells_csv(found: Analysis, recipes: Sequence[str], source: str) -> str:
     return _csv(
         {
-            **_where(row), **_setting(row), "seed": row.seed, "val_loss": row.val_loss,
-            "val_bpb": row.val_bpb, "bound": row.tags.get("bound"), "source": found.source,
-            "selected_val_loss": cell.selected, "run_id": row.run_id,
-            "config_hash": row.config_hash,
+            **_where(row), **_setting(row, found.varied),
+            "seed": row.seed, "val_loss": row.val_loss,
+            "val_bpb": row.val_bpb, "bound": row.tags.get("bound"), "source": source,
+            "search_val_loss": cell.searched, "num_candidates": cell.num_candidates,
+            "run_id": row.run_id, "config_hash": row.config_hash,
         }
-        for cell in found.cells
-        for row in cell.counted(found.source)
+        for cell in found.choice.of(*recipes)
+        for row in cell.counted(source)
     )  # fmt: skip
 
 
@@ -76,46 +102,58 @@ def _where(row: Row) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _setting(row: Row) -> dict[str, Any]:
-    return {name: getattr(row, name) for name in SETTING}
+def _setting(row: Row, varied: Sequence[str]) -> dict[str, Any]:
+    """Return epochs, weight decay, lr and tau, and what else varies, by full field names."""
+    further = recorded_settings(row.params)
+    found = {name: getattr(row, name) for name in SETTING}
+    return found | {name: further.get(name) for name in varied}
 
 
 def _csv(lines: Iterable[Mapping[str, Any]]) -> str:
-    """The lines under the columns of all of them, in the order in which they come up."""
+    """Format the lines as CSV; the columns are those of all lines, in order of first appearance."""
     lines = list(lines)
     columns = list(dict.fromkeys(name for line in lines for name in line))
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
     writer.writeheader()
-    writer.writerows(lines)  # repr of a float: it reads back as the same number
+    writer.writerows(lines)  # floats by repr: they read back as the same numbers
     return text.getvalue()
 
 
 def fit_json(found: Analysis) -> str:
-    """What --json prints and fit.json holds: figures in full precision, with the run ids."""
+    """Format what --json prints and fit.json holds: figures in full precision, with the run ids."""
     return json.dumps(as_dict(found), indent=1, allow_nan=False)
 
 
 def as_dict(found: Analysis) -> dict[str, Any]:
-    """The analysis as plain values; a number that is not there is null."""
+    """Convert the analysis to plain JSON values; a number that is missing or not finite is None."""
     fits = as_json(found.answer) if found.answer else {"laws": {}, "efficiency": []}
     excluded = [*fits.pop("excluded", []), *(f"{one.name}: {one.reason}" for one in found.left)]
     noise = found.choice.noise()
-    cells = [_cell(cell, found.source, noise) for cell in found.cells]
+    cells = [
+        _cell(cell, found.choice.shown(cell.recipe), noise, found.varied) for cell in found.cells
+    ]
     whole: dict[str, Any] = {
         "study": found.study,
         "source": found.source,
         "why_source": found.choice.why,
         "baseline": found.baseline,
+        "seed_noise": None,
         **fits,
         "cells": len(found.cells) if not found.answer else fits["cells"],
         "why_no_fit": list(found.why_no_fit),
         "pairs": [
-            {"recipe": one.recipe, "seeds": one.seeds, **asdict(pair)}
+            {
+                "recipe": one.recipe,
+                "seeds": one.seeds,
+                "bias": one.bias or None,
+                **asdict(pair),
+                "population": pair.population or None,
+            }
             for one in found.pairs
             for pair in one.found
         ],
-        "seed_noise": noise,
+        "fresh_seed_noise": noise,  # over all recipes; seed_noise: of the rows that the fit reads
         "grid": cells,
         "excluded": excluded,
         "left_out": [
@@ -123,6 +161,8 @@ def as_dict(found: Analysis) -> dict[str, Any]:
         ],
         "versions": provenance(),
     }
+    if found.second is not None and found.second.answer is not None:
+        whole["second"] = {"source": found.second.source, **as_json(found.second.answer)}
     if found.other is not None:
         whole["against"] = {
             "study": found.other.study,
@@ -133,20 +173,21 @@ def as_dict(found: Analysis) -> dict[str, Any]:
     return {key: _finite(value) for key, value in whole.items()}
 
 
-def _cell(cell: Cell, source: str, noise: float | None) -> dict[str, Any]:
+def _cell(cell: Cell, source: str, noise: float | None, varied: Sequence[str]) -> dict[str, Any]:
     return {
         "name": cell.name, "size": cell.size, "num_params": cell.num_params,
         "unique_tokens": cell.unique_tokens, "budget": count_label(cell.unique_tokens),
         "recipe": cell.recipe, "bound": cell.bound or None, "val_loss": cell.loss(source),
-        "selected": cell.selected, "confirmed": cell.confirmed, **_setting(cell.winner),
-        "candidates": len(cell.candidates), "flags": list(cell.flags(noise)),
+        "source": source, "searched": cell.searched, "confirmed": cell.confirmed,
+        **_setting(cell.winner, varied), "candidates": len(cell.candidates),
+        "num_candidates": cell.num_candidates, "flags": list(cell.flags(noise)),
         "winner": cell.winner.run_id,
         "fresh": {str(row.seed): row.run_id for row in cell.fresh},
     }  # fmt: skip
 
 
 def _finite(value: Any) -> Any:
-    """The same with null for a number that is none."""
+    """Return the value with None for every number in it that is not finite."""
     if isinstance(value, Mapping):
         return {key: _finite(one) for key, one in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):

@@ -1,4 +1,4 @@
-"""The folder of an analysis: the new one as a whole, or the old one as it was."""
+"""The folder of an analysis: replaced as a whole by the new one, or left as it was."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from dcray.errors import ConfigError
 
 @contextmanager
 def replaced(folder: Path) -> Iterator[Path]:
-    """A draft to write in, which becomes `folder` when the block ends well; else it is gone.
+    """Yield a draft to write in, which becomes `folder` if the block succeeds and else is removed.
 
     A process that was killed between the two renames leaves the old one as `.NAME.old`, and the
-    next call puts it back first. Raises ConfigError where the place cannot be written or is full.
+    next call puts it back first. Raises ConfigError if the place cannot be written or is full.
     """
     folder = behind_links(folder)
     old = folder.with_name(f".{folder.name}.old")
@@ -36,7 +36,7 @@ def replaced(folder: Path) -> Iterator[Path]:
 
 
 def restore(folder: Path) -> None:
-    """Put the old folder back where a replacement was cut off half-way."""
+    """Put the old folder back if a replacement was cut off half-way."""
     old = folder.with_name(f".{folder.name}.old")
     if not old.exists():
         return

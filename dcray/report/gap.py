@@ -1,4 +1,4 @@
-"""A gap on paper: text, figures as SVG, and a section for the page of a study."""
+"""The report of a token gap: text, figures as SVG, and a section for the page of a study."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from pathlib import Path
 from typing import Any
 
 from dcray.errors import plural
-from dcray.evals.gap import Found
-from dcray.evals.token_gap import TAIL_NATS
-from dcray.evals.token_kinds import Token
-from dcray.fit.text import table
+from dcray.evals.gap.between_runs import Found
+from dcray.evals.gap.token_gap import TAIL_NATS
+from dcray.evals.gap.token_kinds import Token
+from dcray.fit.output.text import table
 
-SHOWN = 30  # tokens on the page; the file has all
+SHOWN = 30  # tokens on the page; tokens.csv has all
 STYLE = {"svg.hashsalt": "dcray", "font.size": 9, "axes.spines.top": False,
          "axes.spines.right": False}  # fmt: skip
 COLOR_A, COLOR_B = "#7a7a7a", "#1f6f8b"
 
 
 def gap_text(found: Found) -> str:
-    """What `dcray gap` prints."""
+    """Format what `dcray gap` prints."""
     s, docs = found.summary, found.summary["by_document"]
     parts = [
         f"A {found.first.label}\nB {found.second.label}",
@@ -57,7 +57,10 @@ def _headline(found: Found) -> str:
 
 
 def write(found: Found, folder: Path) -> list[Path]:
-    """gap.json, tokens.csv, three figures and section.html, in a folder that is there."""
+    """Write gap.json, tokens.csv, up to three figures and section.html to a folder that exists.
+
+    Returns the paths of the files.
+    """
     figures = {"tails": _tails_figure(found), "position": _position_figure(found),
                "kinds": _kinds_figure(found)}  # fmt: skip
     texts = {f"{name}.svg": svg for name, svg in figures.items() if svg}
@@ -70,13 +73,13 @@ def write(found: Found, folder: Path) -> list[Path]:
 
 
 def as_dict(found: Found) -> dict[str, Any]:
-    """Plain JSON types, single tokens left out."""
+    """Convert the gap to plain JSON types, without single tokens."""
     runs = {"a": found.first.row.run_id, "b": found.second.row.run_id}
     return {"runs": runs, **found.summary, "kinds_top_frac": found.kinds, "paper": found.paper}
 
 
 def section(found: Found, figures: Sequence[str]) -> str:
-    """An HTML section in ASCII, to stand alone or in a page."""
+    """Format an HTML section in ASCII, to stand alone or in a page."""
     s = found.summary
     head = (
         f"<p>A {_h(found.first.label)}, B {_h(found.second.label)}: A - B is "
@@ -162,7 +165,7 @@ def _tokens_table(tokens: Sequence[Token]) -> str:
 
 
 def _tails_figure(found: Found) -> str:
-    """How often either is better by so much, from 1 nat on."""
+    """Draw the share of tokens by which either run is better by so much, from 1 nat on."""
     s = found.summary["histogram"]
     edges, counts, total = s["edges"], s["counts"], found.summary["num_tokens"]
     middle = [(a + b) / 2 for a, b in pairwise(edges)]
@@ -177,7 +180,7 @@ def _tails_figure(found: Found) -> str:
 
 
 def _position_figure(found: Found) -> str:
-    """Both losses along the row."""
+    """Draw both losses (nats per token) along the row; "" if there are no positions."""
     rows = found.summary["by_position"]
     if not rows:
         return ""
@@ -190,7 +193,7 @@ def _position_figure(found: Found) -> str:
 
 
 def _kinds_figure(found: Found) -> str:
-    """Shares of kinds: the top that favors B, and all tokens."""
+    """Draw the shares of kinds: in the top that favors B, and in all tokens."""
     names = list(found.kinds["all"])
     figure, axes = _axes("share", "")
     for shift, each, color in ((-0.2, "b", COLOR_B), (0.2, "all", COLOR_A)):
@@ -215,7 +218,7 @@ def _axes(x: str, y: str) -> tuple[Any, Any]:
 
 
 def _svg(figure: Any) -> str:
-    """The same figure gives the same text: no date, no random ids."""
+    """Format the figure as SVG, without date or random ids: equal figures give equal text."""
     import matplotlib as mpl
 
     out = StringIO()

@@ -1,4 +1,4 @@
-"""The page of a study: one file that needs no network, the answer first."""
+"""The page of a study: one HTML file that needs no network, with the answer first."""
 
 from __future__ import annotations
 
@@ -10,33 +10,42 @@ from importlib.resources import files
 from typing import Any
 
 from dcray import __version__
-from dcray.fit.answer import Answer
-from dcray.fit.text import headline, leading_law, reach
-from dcray.report.analysis import FRESH, Analysis
+from dcray.config.settings import recorded_settings, short_names, value_text
+from dcray.fit.compare import Comparison
+from dcray.fit.fit import ranked
+from dcray.fit.output.headline import headline, null_note, reach, sensitivity
+from dcray.report.analysis import Analysis
+from dcray.report.basis import FRESH
 from dcray.report.cells import Cell, loss_of
-from dcray.report.figures import why_absent
-from dcray.report.style import Picture, drawing, settle
-from dcray.report.tables import TABLES, Table
+from dcray.report.figures.draw import why_absent
+from dcray.report.figures.style import Picture, drawing, settle
+from dcray.report.tables.contents import TABLES
+from dcray.report.tables.table import Table
 from dcray.track.provenance import provenance
 
-LONG = 30  # characters: more is a sentence, no number
+LEADING = ("worth", "loss-by-size")  # the two figures that carry the answer
+LONG = 30  # characters: a longer value is a sentence, not a number
 
 
 def page(found: Analysis, pictures: Sequence[Picture], absent: Mapping[str, str]) -> str:
-    """The page as HTML: no script, nothing loaded from elsewhere."""
+    """Format the page as HTML: no script, nothing loaded from elsewhere."""
     from jinja2 import Environment
 
     template = (files("dcray.report") / "page.html").read_text(encoding="utf-8")
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     return environment.from_string(template).render(
         study=found.study,
-        answer=answers(found),
+        answer=[one.on_source + said for one in found.by_source for said in answers(one)],
         beside=qualifications(found),
         sections=_sections(found),
-        pictures=[{"svg": _inline(one), "alt": one.alt} for one in pictures],
+        leading=[_shown(one) for one in pictures if one.name in LEADING],
+        pictures=[_shown(one) for one in pictures if one.name not in LEADING],
         absent=why_absent(absent),
         trials=[
-            {"name": cell.name, "table": _filled(trials(cell), f"Trials of {cell.name}")}
+            {
+                "name": cell.name,
+                "table": _filled(trials(cell, found.varied), f"Trials of {cell.name}"),
+            }
             for cell in found.cells
         ],
         cost=cost(found),
@@ -47,14 +56,15 @@ def page(found: Analysis, pictures: Sequence[Picture], absent: Mapping[str, str]
 
 
 def answers(found: Analysis) -> list[str]:
-    """The answer in a sentence for each recipe, or what is missing for one."""
-    if found.answer is not None and found.answer.equivalences:
-        return [headline(found.answer, recipe) for recipe in found.answer.equivalences]
+    """Answer in a sentence for each recipe, or say what is missing for an answer."""
+    if found.answer is not None and found.answer.comparisons:
+        return [headline(one) for one in found.answer.comparisons]
     if found.answer is not None:
-        law, fits = leading_law(found.answer), found.answer.fits[found.answer.baseline]
+        fits = found.answer.fits[found.answer.baseline]
+        law = ranked(fits)[0]
         best = f"{law} describes {found.baseline} best"
         if not fits[law].describes:
-            best = f"No law describes {found.baseline}: even {law} (lowest AIC) fails"
+            best = f"No law describes {found.baseline}: even {law} (lowest AICc) fails"
         others = len(found.choice.recipes) > 1
         no_second = "no other recipe has a grid" if others else "there is no second recipe"
         return [f"{best}; {no_second} to compare."]
@@ -62,57 +72,66 @@ def answers(found: Analysis) -> list[str]:
 
 
 def qualifications(found: Analysis) -> list[str]:
-    """What stands beside the answer: the null, pairs on equal seeds, where the losses come from."""
+    """List what qualifies the answer: the null, pairs on equal seeds, the source of the losses."""
     said = []
     if found.answer is not None:
-        said += [_null(found.answer, recipe) for recipe in found.answer.equivalences]
+        for source in found.by_source:
+            told = source.answer.comparisons if source.answer else []
+            notes = [note(each) for each in told for note in (sensitivity, null_note, _paper_way)]
+            notes += source.answer.untold if source.answer else []
+            said += [source.on_source + note for note in notes if note]
     fresh = {one.recipe for one in found.pairs if one.seeds == FRESH}
     for one in found.pairs:
         if one.seeds != FRESH and one.recipe in fresh:
             continue
-        whole, many = one.found[0], one.found[0].num_pairs > 1
+        whole = one.found[0]
         ends = "" if whole.low is None else f", 95 % interval [{whole.low:+.4f}, {whole.high:+.4f}]"
+        spoken = f" for {whole.population}" if whole.population else ""
         names = [found.choice.label(name) for name in (one.recipe, found.baseline or "")]
-        said.append(
-            f"{' minus '.join(names)} on {one.seeds}, pair by pair: {whole.mean:+.4f} "
-            f"nats over {whole.num_pairs} pair{'s' * many}, {whole.wins} lower{ends}."
+        text = (
+            f"{' minus '.join(names)} on {one.seeds}, pair by pair: {whole.mean:+.4f} nats over "
+            f"{whole.sample}, {whole.wins} lower{ends}{spoken}. {one.bias}"
         )
+        said.append(text.rstrip())
     said.append(f"Losses: {found.choice.why}.")
     return [sentence for sentence in said if sentence]
 
 
-def _null(found: Answer, recipe: str) -> str:
-    """The paper's own ratio beside what the baseline gets by the same method.
+def _paper_way(one: Comparison) -> str:
+    """Set the paper's own ratio beside what the baseline gets by the same method.
 
-    Nothing where the law describes a grid too badly, or no limit of infinite models is identified.
+    Returns "" if the law describes a grid too badly, or no limit of infinite models is identified.
     """
-    law = leading_law(found)
-    fits = [found.fits[name][law] for name in (found.baseline, recipe)]
-    if not all(one.describes and one.has_limit for one in fits):
+    law = one.lead
+    if law not in one.describing or one.method != "joint":
         return ""
-    each = [a for a in found.equivalences[recipe] if (a.law, a.method) == (law, "asymptote")]
+    each = one.answers(law, "asymptote")
     pairs = [(a.data_efficiency, a.null) for a in each if a.data_efficiency and a.null]
     if not pairs:
         return ""
     ratios, nulls = zip(*pairs, strict=True)
+    recipe, baseline = one.recipe.recipe, one.baseline.recipe
     return (
-        f"The null of {recipe}: by joint fits {found.baseline} is worth 1 of itself. By a curve "
-        f"per budget against the joint limit, {recipe} is worth {reach(ratios)}, but "
-        f"{found.baseline} itself {reach(nulls)}: so that is not the answer."
+        f"By a curve per budget against the joint limit, {recipe} is worth {reach(ratios)} of "
+        f"{baseline}'s data, but {baseline} itself {reach(nulls)}: so that is not the answer."
     )
 
 
-def trials(cell: Cell) -> Table:
-    """The cell's results at the search seed, the lowest loss first."""
-    rows = [
-        [r.num_epochs, _number(r.tau), _number(r.lr), _number(r.weight_decay), loss_of(r), r.run_id]
-        for r in sorted(cell.candidates, key=loss_of)
-    ]
-    return Table(["epochs", "tau", "lr", "weight decay", "validation loss", "run"], rows)
+def trials(cell: Cell, varied: Sequence[str] = ()) -> Table:
+    """Tabulate the cell's results at the search seed, the lowest loss first, with what varies."""
+    further = short_names(varied)
+    rows = []
+    for r in sorted(cell.candidates, key=loss_of):
+        settings = recorded_settings(r.params)
+        others = [value_text(settings.get(name)) for name in further]
+        numbers = [_number(r.tau), _number(r.lr), _number(r.weight_decay)]
+        rows.append([r.num_epochs, *numbers, *others, loss_of(r), r.run_id])
+    header = ["epochs", "tau", "lr", "weight decay", *further.values(), "validation loss", "run"]
+    return Table(header, rows)
 
 
 def cost(found: Analysis) -> str:
-    """Device time of everything that is on record, by recipe."""
+    """Sum the device time of all results on record, by recipe, in a sentence."""
     rows = [*found.rows, *(one.row for one in found.left if one.row is not None)]
     seconds: dict[str, float] = {}
     for row in {row.run_id: row for row in rows}.values():
@@ -122,14 +141,19 @@ def cost(found: Analysis) -> str:
 
 
 def commands(found: Analysis) -> str:
-    """The commands that give these figures again."""
+    """Format the commands that give these figures again."""
     asked, draws = found.asked, ["--bootstrap", str(found.asked.bootstrap)]
     compared = ["--baseline", asked.baseline] if asked.baseline else []
     compared += [word for recipe in asked.recipes for word in ("--recipe", recipe)]
     read = ["--from", asked.source] if asked.source else []
     read += ["--against", found.other.study] if found.other else []
     lines = [["dcray", "analyze", found.study, *compared, *read, *draws]]
-    lines += [["dcray", "fit", "cells.csv", *compared, *draws]] if found.answer else []
+    for one in found.by_source:
+        if one.answer is not None:
+            name = "cells.csv" if one is found else f"cells_{one.source}.csv"
+            floors = [told.floor.recipe for told in one.answer.comparisons if told.floor]
+            against = [word for floor in floors for word in ("--floor", floor)]
+            lines.append(["dcray", "fit", name, *compared, *against, *draws])
     return "\n".join(map(shlex.join, lines))
 
 
@@ -153,7 +177,7 @@ def _sections(found: Analysis) -> list[dict[str, Any]]:
 
 
 def _filled(table: Table, title: str) -> dict[str, Any]:
-    """A table with its values as text; columns that hold sentences are long: left, and wrapped."""
+    """Convert a table for the template; `long` columns hold sentences: left-aligned, wrapped."""
     rows = [table.texts(row) for row in table.rows]
     columns = enumerate(zip(*rows, strict=True))
     return {
@@ -166,8 +190,12 @@ def _filled(table: Table, title: str) -> dict[str, Any]:
     }
 
 
+def _shown(picture: Picture) -> dict[str, Any]:
+    return {"svg": _inline(picture), "alt": picture.alt}
+
+
 def _inline(picture: Picture) -> Any:
-    """The figure as an SVG element with ids of its own, and its text alternative."""
+    """Format the figure as an SVG element with ids of its own, and its text alternative."""
     from markupsafe import Markup, escape
 
     text = io.StringIO()

@@ -6,16 +6,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dcray.config.toml import read_toml
 from dcray.errors import ConfigError, RecordAwayError
-from dcray.report import data, figures, tables
+from dcray.fit.paper import published
+from dcray.report import data
 from dcray.report.analysis import Analysis, Asked, analyze
 from dcray.report.cells import Left
+from dcray.report.figures import draw as figures
+from dcray.report.figures.style import Picture
 from dcray.report.folder import replaced
 from dcray.report.page import page
-from dcray.report.style import Picture
-from dcray.toml import read_toml
+from dcray.report.tables.contents import TABLES
 from dcray.track import runs
-from dcray.track.analysis import keep
+from dcray.track.artifacts import keep
+from dcray.track.locks.corpus_fingerprint import study_manifest
 from dcray.track.store import Store
 
 CURVE = "val/loss"
@@ -23,7 +27,7 @@ CURVE = "val/loss"
 
 @dataclass(frozen=True)
 class Written:
-    """What was written where; `unlogged` says why it is not among the study's artifacts."""
+    """The folder that was written; `unlogged` says why it is not among the study's artifacts."""
 
     folder: Path
     pictures: tuple[Picture, ...]
@@ -32,9 +36,9 @@ class Written:
 
 
 def study_name(text: str) -> str:
-    """The name of a study: as written, or as its TOML file has it.
+    """Return the name of a study: as given, or as its TOML file has it.
 
-    Raises ConfigError for a file that cannot be read or names no study.
+    Raises ConfigError if the file cannot be read or names no study.
     """
     if not text.endswith(".toml"):
         return text
@@ -55,10 +59,10 @@ def read(
     against: str | None = None,
     tracking_uri: str | None = None,
 ) -> Analysis:
-    """The study's analysis, with the curves of its winners; beside another study's if asked.
+    """Analyze a study on record, with the curves of its winners; beside another study if asked.
 
-    Raises ConfigError where the record or the study is not there, or has nothing complete, and
-    where the other study is this one.
+    Raises ConfigError if the record or the study is not there or has nothing complete, and if the
+    other study is this one.
     """
     if against == study:
         raise ConfigError(
@@ -74,25 +78,41 @@ def read(
     found = analyze(study, rows, left, asked, tags=places)
     winners = [cell.winner.run_id for cell in found.cells]
     found.curves = runs.curves(directory, winners, CURVE, tracking_uri=tracking_uri)
+    found.corpus = _corpus(found, directory, tracking_uri)
     if against is not None:
         try:
             found.other = read(directory, against, asked, tracking_uri=tracking_uri)
-        except ConfigError as error:  # what is true of the other study alone
+        except ConfigError as error:  # the problem is the other study's alone
             raise ConfigError([f"--against {against}: {one}" for one in error.problems]) from None
     return found
 
 
-def write(found: Analysis, directory: Path, *, tracking_uri: str | None = None) -> Written:
-    """The folder DIR/STUDY/analysis, whole or as it was; then its files as artifacts.
+def _corpus(found: Analysis, directory: Path, tracking_uri: str | None) -> str | None:
+    """Find the paper's name of the study's corpus; None for another corpus.
 
-    Raises ConfigError where the folder cannot be written. A record that cannot take the artifacts
-    is no failure: the sentence is in `unlogged`.
+    Only a study with cells of the paper is looked up. A study has one corpus, so one manifest
+    suffices.
+    """
+    sizes = published.sizes().values()
+    if not any(c.unique_tokens == published.BUDGET and c.num_params in sizes for c in found.cells):
+        return None
+    winners = (cell.winner.run_id for cell in found.cells)
+    manifest = study_manifest(directory, winners, tracking_uri=tracking_uri)
+    return published.corpus_of(manifest) if manifest else None
+
+
+def write(found: Analysis, directory: Path, *, tracking_uri: str | None = None) -> Written:
+    """Write the folder DIR/STUDY/analysis, whole or not at all; then keep its files as artifacts.
+
+    Raises ConfigError if the folder cannot be written. A record that cannot take the artifacts is
+    no failure: the sentence is in `unlogged`.
     """
     folder = Path(directory).absolute() / found.study / "analysis"
     pictures, absent = figures.of_study(found)
     with replaced(folder) as draft:
         (draft / "runs.csv").write_text(data.runs_csv(found), encoding="utf-8")
-        (draft / "cells.csv").write_text(data.cells_csv(found), encoding="utf-8")
+        for name, text in data.cells_csvs(found).items():
+            (draft / name).write_text(text, encoding="utf-8")
         (draft / "fit.json").write_text(data.fit_json(found), encoding="utf-8")
         (draft / "tables.md").write_text(tables_md(found, pictures, absent), encoding="utf-8")
         figures.save_all(pictures, draft)
@@ -106,11 +126,11 @@ def write(found: Analysis, directory: Path, *, tracking_uri: str | None = None) 
 
 
 def tables_md(found: Analysis, pictures: Sequence[Picture], absent: dict[str, str]) -> str:
-    """All tables under their titles, and the figures with their text alternatives."""
+    """Format all tables under their titles, and the figures with their text alternatives."""
     parts = [f"# {found.study}"]
     if found.no_law:
         parts.append(found.no_law)
-    for title, make in tables.TABLES.values():
+    for title, make in TABLES.values():
         made = make(found)
         parts += [f"## {title}", *(table.markdown() for table in made)] if made else []
     parts.append("## Figures")

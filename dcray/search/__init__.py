@@ -1,1 +1,1 @@
-"""The search: what to run next, and running it on Ray Tune."""
+"""The search: pure decisions about what to run next, and what that will take."""

@@ -1,8 +1,8 @@
-"""Which segments next: a pure function of the losses on record.
+"""The choice of the next segments to run: a pure function of the losses on record.
 
 ASHA in its original, promoting form, made replayable: trunks are compared at rungs, by fully
 decayed losses at equal epoch counts, and a decision waits until all that it compares is there. So
-the table does not depend on who came first: on timing, concurrency, kills or restarts.
+the results do not depend on which run came first: on timing, concurrency, kills or restarts.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 Rung = tuple[int, int]  # (number of the trunk, epochs)
-Losses = Mapping[Rung, float]  # complete results; inf where a run diverged or failed
+Losses = Mapping[Rung, float]  # complete results; inf if a run diverged or failed
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What follows from the losses so far."""
+    """The decision that follows from the losses so far."""
 
     due: tuple[Rung, ...]  # without a result, and nothing stands before them
     dropped: frozenset[Rung]  # will never run: their trunk was stopped
@@ -29,11 +29,11 @@ class Decision:
 
 
 def cohort(rungs: Sequence[tuple[int, ...]], keep: Sequence[float], losses: Losses) -> Decision:
-    """The next segments of trunks that are judged together, an exact number of which goes on.
+    """Decide the next segments of trunks judged together, of which an exact number goes on.
 
     rungs: the epoch counts of each trunk, rising. keep: how many trunks run at the first, second,
-    ... rung of their own, as counts (9, 5, 3) or as shares of the trunks with the same rungs
-    (1, 0.56, 0.34); the last stands for all further ones. At each epoch count the trunks there are
+    ... rung of their own, as counts (9, 5, 3) or as shares of the trunks with the same rungs (1,
+    0.56, 0.34); the last stands for all further ones. At each epoch count the trunks there are
     compared once all their losses are in, and as many of the best go on as `keep` says.
     """
     quotas = _quotas(rungs, keep)
@@ -65,11 +65,11 @@ def cohort(rungs: Sequence[tuple[int, ...]], keep: Sequence[float], losses: Loss
 def generation(
     rungs: Sequence[tuple[int, ...]], first: int, share: float, losses: Losses
 ) -> Decision:
-    """The next segments of the newest generation: the trunks from number `first` on.
+    """Decide the next segments of the newest generation: the trunks from number `first` on.
 
-    All earlier generations are complete. At each rung, once all of this generation that run there
-    have their losses, a trunk goes on where it is among the best ceil(share) of all that were ever
-    there.
+    All earlier generations are complete. At each rung, once all trunks of this generation that run
+    there have their losses, a trunk goes on if it is among the best ceil(share) of all that were
+    ever there.
     """
     due: list[Rung] = []
     gone: set[Rung] = set()
@@ -93,36 +93,8 @@ def generation(
     return Decision(tuple(due), frozenset(gone), frozenset(awaited))
 
 
-def counts_problem(rungs: Sequence[tuple[int, ...]], keep: Sequence[float]) -> str | None:
-    """Why `keep` cannot stand for these trunks, None where it can."""
-    if not any(number > 1 for number in keep):
-        return None
-    if len({len(own) for own in rungs}) > 1 or len(set(rungs)) > 1:
-        return (
-            f"keep = {list(keep)} counts trunks, which needs the same rungs for all of them; "
-            "write shares such as [1, 0.56, 0.34]"
-        )
-    if keep[0] != len(rungs):
-        return (
-            f"keep[0] must be the number of trunks, {len(rungs)}, got {keep[0]:g}: "
-            "all of them run at the first rung; or write shares such as [1, 0.56, 0.34]"
-        )
-    return None
-
-
-def length_problem(rungs: Sequence[tuple[int, ...]], keep: Sequence[float]) -> str | None:
-    """Why a `keep` that somebody wrote has not one number a rung, None where it has."""
-    longest = max(rungs, key=len, default=())
-    if len(keep) == len(longest):
-        return None
-    return (
-        f"keep must have a number for each rung, {len(longest)} for num_epochs = {list(longest)}, "
-        f"got {list(keep)}"
-    )
-
-
 def _quotas(rungs: Sequence[tuple[int, ...]], keep: Sequence[float]) -> dict[int, int]:
-    """How many trunks go on from each epoch count, over all families of equal rungs."""
+    """Count the trunks that go on from each epoch count, over all families of equal rungs."""
     quotas: dict[int, int] = {}
     counts = any(number > 1 for number in keep)
     for own in dict.fromkeys(rungs):
@@ -135,7 +107,7 @@ def _quotas(rungs: Sequence[tuple[int, ...]], keep: Sequence[float]) -> dict[int
 
 
 def _best(trunks: Iterable[int], epochs: int, losses: Losses, number: int) -> set[int]:
-    """The `number` lowest finite losses at this rung; ties to the earlier trunk."""
+    """Find the trunks of the `number` lowest finite losses at this rung; ties to the earlier."""
     finite = [t for t in trunks if math.isfinite(losses[t, epochs])]
     return set(sorted(finite, key=lambda t: (losses[t, epochs], t))[:number])
 

@@ -1,13 +1,14 @@
-"""Sources: where a corpus comes from. One file = one kind of source.
+"""Sources: where a corpus comes from, one file for each kind of source.
 
-A source gives documents (Ray Data), or tokens where the text is tokenized already:
+A source gives documents (Ray Data), or tokens if the text is tokenized already:
 
     documents() -> ray.data.Dataset   columns id (stable str), text (str), and replaced (int, may be
                                       missing): how many invalid UTF-8 sequences became U+FFFD
     tokens() -> Iterator[ndarray]     one row of ids each; vocabulary: str | None says what the
-                                      ids mean (None: prepare is told)
+                                      ids mean (None: the caller of prepare says so)
 
-and says in `describe()` what the manifest records of it.
+Its `describe()` returns what the manifest records of the source. Its `left_out()`, which may be
+missing, returns what is found there and not read, as LeftOut records it.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ import pyarrow as pa
 from pydantic import ValidationError
 
 from dcray import plugins
-from dcray.errors import ConfigError, did_you_mean, rule_of
+from dcray.config.sections import Frozen
+from dcray.errors import ConfigError, did_you_mean, plural, rule_of
 from dcray.progress import counted
-from dcray.sections import Frozen
 
 if TYPE_CHECKING:
     import ray.data
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 SCHEMA = pa.schema([("id", pa.string()), ("text", pa.large_string()), ("replaced", pa.int64())])
 TABLE_BYTES = 16_000_000  # of text in one table of documents: what a task holds at a time
 TABLE_DOCUMENTS = 10_000
+EXAMPLES = 3  # by name, of what is left out for one reason
+TOLD_REASONS = 8  # in a line
 
 
 class Document(NamedTuple):
@@ -44,31 +47,77 @@ class Document(NamedTuple):
     replaced: int = 0
 
 
+class LeftOut:
+    """A count of files and folders that are not read, by reason, with the first few names."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+        self._examples: dict[str, list[str]] = {}
+
+    def add(self, reason: str, name: str) -> None:
+        """Count one file; `reason` is its kind or ending, `name` the path to show."""
+        self._counts[reason] = self._counts.get(reason, 0) + 1
+        examples = self._examples.setdefault(reason, [])
+        if len(examples) < EXAMPLES:
+            examples.append(name)
+
+    def record(self) -> dict[str, Any]:
+        """Return the counts for the manifest: {reason: {"count": int, "examples": [name, ...]}}."""
+        return {
+            reason: {"count": self._counts[reason], "examples": self._examples[reason]}
+            for reason in sorted(self._counts)
+        }
+
+
+def left_out_line(record: Mapping[str, Any]) -> str:
+    """Format a record of LeftOut, most first: "2 hidden (.git/, ._a.txt), 1 .png (b.png)"."""
+    most = sorted(record.items(), key=lambda item: -item[1]["count"])
+    parts = [
+        f"{held['count']:,} {reason} ({', '.join(held['examples'])}"
+        f"{', ...' if held['count'] > len(held['examples']) else ''})"
+        for reason, held in most[:TOLD_REASONS]
+    ]
+    if rest := most[TOLD_REASONS:]:
+        more = sum(held["count"] for _, held in rest)
+        parts.append(f"{more:,} of {plural(len(rest), 'other kind')}")
+    return ", ".join(parts)
+
+
 class SourceOptions(Frozen):
-    """What every source of ours shares; the fields are its options."""
+    """The base of the built-in sources; the fields are a source's options."""
 
     ARGUMENT: ClassVar[str | None] = None  # the option that NAME:VALUE on the command line sets
+    LATER: ClassVar[frozenset[str]] = frozenset()  # options that corpora of old do not know
 
     def request(self) -> dict[str, Any]:
-        """What was asked for: equal requests give equal corpora. Asks no network."""
-        return {"source": source_name(self), **self.model_dump(mode="json")}
+        """Return what was asked for: equal requests give equal corpora. Needs no network.
+
+        Options of LATER are part of the request only if they differ from the default: so a corpus
+        that was made before such an option existed still answers the same request.
+        """
+        asked = self.model_dump(mode="json")
+        fields = type(self).model_fields
+        for name in self.LATER:
+            if getattr(self, name) == fields[name].default:
+                del asked[name]
+        return {"source": source_name(self), **asked}
 
     def describe(self) -> dict[str, Any]:
-        """Source, revision and licence, for the manifest."""
-        return {**self.request(), "revision": None, "licence": None}
+        """Return the source, revision, licence and what else the manifest records of it."""
+        return {"revision": None, "licence": None, **self.request()}
 
     def documents(self) -> ray.data.Dataset:
-        """The documents; a source of tokens has none."""
+        """Return the documents; raises NotImplementedError for a source of tokens."""
         raise NotImplementedError
 
 
 def source_name(source: Any) -> str:
-    """The name of a built source: its file's, or what a plug-in calls itself."""
+    """Return the name of a built source: its module's, or the `name` of a plug-in."""
     return str(getattr(source, "name", None) or type(source).__module__.rpartition(".")[2])
 
 
 def parse(text: str, options: Mapping[str, Any] | None = None) -> Any:
-    """The source that "stdlib", "files:PATH", "huggingface:NAME" or "tokens:PATH" names, built.
+    """Build the source that "stdlib", "files:PATH", "huggingface:NAME" or "tokens:PATH" names.
 
     Raises ConfigError for an unknown source or option, and for values that its fields refuse.
     """
@@ -101,11 +150,11 @@ def _sentence(name: str, detail: Any, known: Iterable[str]) -> str:
 
 
 def content(root: Path, paths: Sequence[Path]) -> str:
-    """The hash of files' names below `root` and their bytes, whatever their times.
+    """Hash the files' names below `root` and their bytes; their times do not matter.
 
-    Reads each file once in a process: some 1 GB/s, where encoding the text takes 10 MB/s a core.
-    Raises ConfigError that names a file that cannot be read, or whose name is no UTF-8: it could
-    be no document's id.
+    Each file is read once in a process: some 1 GB/s, while encoding the text takes 10 MB/s a core.
+    Raises ConfigError that names a file that cannot be read, or whose name is not UTF-8: such a
+    name could not be a document's id.
     """
     whole = hashlib.blake2b(digest_size=16)
     with ThreadPoolExecutor() as pool:
@@ -137,7 +186,7 @@ def _hash_of(path: Path, size: int, mtime_ns: int) -> str:
 
 
 def decode_utf8(raw: bytes) -> tuple[str, int]:
-    """The text of `raw` and how many invalid sequences were replaced by U+FFFD."""
+    """Decode `raw`; return the text and how many invalid sequences became U+FFFD."""
     try:
         return raw.decode("utf-8"), 0
     except UnicodeDecodeError:
@@ -146,7 +195,7 @@ def decode_utf8(raw: bytes) -> tuple[str, int]:
 
 
 def valid_text(text: str) -> tuple[str, int]:
-    """`text` without lone surrogates (JSON can hold them, UTF-8 cannot); how many there were."""
+    """Replace lone surrogates (JSON can hold them, UTF-8 cannot) by U+FFFD, and count those."""
     try:
         text.encode("utf-8")
         return text, 0
@@ -155,7 +204,7 @@ def valid_text(text: str) -> tuple[str, int]:
 
 
 def text_of(row: Any, column: str) -> str | None:
-    """A row's text; a null is an empty document. None where the row has no text in `column`."""
+    """Return a row's text, "" for a null, None if the row has no text in `column`."""
     held = row.get(column, 0) if isinstance(row, Mapping) else 0
     if held is None:
         return ""
@@ -163,7 +212,7 @@ def text_of(row: Any, column: str) -> str | None:
 
 
 def tables(documents: Iterable[Document]) -> Iterator[pa.Table]:
-    """Documents in tables of bounded size, so that a task never holds a whole file of them."""
+    """Yield documents in tables of bounded size, so that a task never holds a file's documents."""
     held: list[Document] = []
     size = 0
     for document in documents:

@@ -1,11 +1,11 @@
 """Data sets of the Hugging Face hub, streamed; the revision is pinned and recorded.
 
     huggingface:dclm            the paper's: konwoo's 164k documents, topped up from DCLM-baseline
-    huggingface:stack_v2        gated, and ids without contents: says what it needs
+    huggingface:stack_v2        gated, and ids without contents: the error says what is needed
     huggingface:OWNER/NAME      any data set with a column of text; or a local folder of its files
 
-Documents are read in the data set's own order. With `num_documents` the first so many are taken:
-that makes a corpus of a stream too large to be read to its end, and the same one every time.
+Documents are read in the data set's own order. `num_documents` takes the first so many: that makes
+a corpus of a stream too large to be read to its end, and the same corpus every time.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import pyarrow as pa
 
+from dcray.config.sections import TokenCount
 from dcray.errors import ConfigError, did_you_mean
-from dcray.sections import TokenCount
 from dcray.sources import Document, SourceOptions, content, tables, text_of, valid_text
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ STACK_V2 = (
 
 
 class Part(NamedTuple):
-    """One data set of a source: which, at which commit, and how many of its documents."""
+    """One data set of a source: its name, its commit, and how many of its documents."""
 
     name: str
     revision: str | None
@@ -61,7 +61,7 @@ class HuggingFace(SourceOptions):
     num_documents: TokenCount | None = None  # the first so many; of dclm: of its topping up
 
     def request(self) -> dict[str, Any]:
-        """The options; of a local folder its files too: one that was edited is another request."""
+        """Return the options, and a local folder's content: an edit makes another request."""
         folder = Path(self.dataset)
         if self.dataset in PRESETS or not folder.is_dir():
             return super().request()
@@ -69,9 +69,9 @@ class HuggingFace(SourceOptions):
         return {**super().request(), "content": content(folder, found)}
 
     def parts(self) -> list[Part]:
-        """What is read, in order, each at the commit that is recorded.
+        """List the data sets that are read, in order, each at the commit that is recorded.
 
-        Raises ConfigError for stack_v2, and where a revision cannot be resolved.
+        Raises ConfigError for stack_v2, and if a revision cannot be resolved.
         """
         if self.dataset == "stack_v2":
             raise ConfigError(STACK_V2)
@@ -106,7 +106,7 @@ class HuggingFace(SourceOptions):
         )
 
     def _reads(self, part: Part) -> list[dict[str, Any]]:
-        """One read a shard; the first n documents are one read, for they are counted in order."""
+        """List the reads: one a shard; the first n documents are one, as they count in order."""
         base = {"name": part.name, "revision": part.revision, "limit": part.num_documents}
         if part.num_documents is not None:
             return [{**base, "shard": None}]
@@ -117,14 +117,14 @@ class HuggingFace(SourceOptions):
 def read_shards(
     reads: pa.Table, config: str | None, split: str, text_column: str
 ) -> Iterator[pa.Table]:
-    """The documents of each read, ids NAME/SHARD/ROW whether it was read whole or in part."""
+    """Yield the documents of each read, ids NAME/SHARD/ROW in whole and partial reads alike."""
     for read in reads.to_pylist():
         stream = open_stream(read["name"], read["revision"], config, split)
         yield from tables(_documents(stream, read, text_column))
 
 
 def open_stream(name: str, revision: str | None, config: str | None, split: str) -> Any:
-    """The data set as a stream; raises ConfigError where it cannot be opened."""
+    """Open the data set as a stream; raises ConfigError if it cannot be opened."""
     import datasets
 
     try:
@@ -163,9 +163,9 @@ def _needs_datasets() -> None:
 
 
 def resolve(name: str, revision: str | None) -> str | None:
-    """The commit that `revision` (None: the newest) names; None for a local folder.
+    """Find the commit that `revision` (None: the newest) names; None for a local folder.
 
-    A full commit needs no network.
+    A full commit needs no network. Raises ConfigError if the revision cannot be resolved.
     """
     if Path(name).exists():
         return None
@@ -175,7 +175,7 @@ def resolve(name: str, revision: str | None) -> str | None:
 
 
 def licence(name: str, revision: str | None) -> str | None:
-    """The licence that the data set's card states; None where it states none or is out of reach."""
+    """Find the licence on the data set's card; None if it states none or is out of reach."""
     if Path(name).exists():
         return None
     try:

@@ -1,1 +1,1 @@
-"""The appendix, checked numerically."""
+"""Numerical checks of the paper's appendix."""

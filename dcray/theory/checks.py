@@ -18,7 +18,7 @@ HUGE = 1e10  # the m at which limits are compared; b differs from them by about 
 
 
 def checks(seed: int = 0) -> list[Figure]:
-    """All figures; some ten seconds."""
+    """Compute all figures; takes some ten seconds."""
     random = np.random.default_rng(seed)
     return [
         *_minimizers(random),
@@ -31,10 +31,10 @@ def checks(seed: int = 0) -> list[Figure]:
 
 
 def numerical_minimizer(sample: Sample, features: Array, masks: MaskMoments, kind: str) -> Array:
-    """b of the objective as the definition writes it, found without any algebra."""
+    """Find b (d,) that minimizes the objective as the definition writes it, without algebra."""
     z = np.zeros(features.shape[1] + sample.S.shape[1])
     arguments = (sample, features, masks, kind)
-    for _ in range(3):  # restarted, as the approximate Hessian loses its worth near the optimum
+    for _ in range(3):  # restarted, as the approximate Hessian gets poor near the optimum
         z = minimize(
             model.masked_objective,
             z,
@@ -79,7 +79,10 @@ def _limits(random: np.random.Generator) -> Iterator[Figure]:
 
 
 def _validation(random: np.random.Generator, instances: int = 100) -> Iterator[Figure]:
-    """Where the sufficient conditions hold, masking lowers the risk; with exact moments they do."""
+    """Yield the counts of instances in which masking lowers the risk.
+
+    It does if the sufficient conditions hold, and with exact moments they hold.
+    """
     held = squared = logistic = 0
     for _ in range(instances):
         sample, masks = model.random_sample(random, n=40, d=3), MaskMoments(0.4, 0.0, 0.5)
@@ -102,7 +105,10 @@ def _validation(random: np.random.Generator, instances: int = 100) -> Iterator[F
 
 
 def _gains(random: np.random.Generator, instances: int = 100) -> Iterator[Figure]:
-    """The key-ablating objective's gain rises with m in every instance; the full one need not."""
+    """Yield the checks of the gain in risk that masking brings.
+
+    The key-ablating objective's gain rises with m in every instance; the full one's need not.
+    """
     falls, full_falls = 0, 0
     for _ in range(instances):
         rho = np.exp(random.uniform((-1, -4), (2, 0)))
@@ -124,7 +130,10 @@ def _gains(random: np.random.Generator, instances: int = 100) -> Iterator[Figure
 
 
 def gains(sample: Sample, masks: MaskMoments, sizes: Array) -> tuple[Array, Array]:
-    """Risk of clean minus risk of (key-ablating, full MIR) at G = m I, exact moments."""
+    """Compute risk of clean minus risk of (key-ablating, full MIR) at G = m I, exact moments.
+
+    Both have a value for each m in `sizes`.
+    """
 
     def risk(b: Array) -> float:
         return model.risk_squared(b, sample.mu, sample.sigma)
@@ -139,7 +148,10 @@ def gains(sample: Sample, masks: MaskMoments, sizes: Array) -> tuple[Array, Arra
 
 
 def _signal(random: np.random.Generator, draws: int = 20000) -> Iterator[Figure]:
-    """P(mu . mu_hat > 0) >= 1 - exp(-n |mu|**2 / 2 B**2), cor:hp-empirical-signal."""
+    """Yield by how much P(mu . mu_hat > 0) falls short of 1 - exp(-n |mu|**2 / 2 B**2).
+
+    The bound is cor:hp-empirical-signal.
+    """
     for n, lean in ((5, 0.3), (20, 0.2), (50, 0.15)):
         signs = np.where(random.random((draws, n)) < 0.5 + lean, 1.0, -1.0)  # Y S, |S| = B = 1
         bound = 1 - np.exp(-n * (2 * lean) ** 2 / 2)

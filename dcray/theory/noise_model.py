@@ -1,9 +1,9 @@
 """The paper's toy model (app theory): why masking keeps a signal that clean training drops.
 
 n examples with a generalizable part S (n, d), labels Y in {-1, 1} and a context that a model of
-size m can memorize, through the Gram matrix G_m (n, n) of its features. Written in (u, b): u = the
-scores of the memorizing part, at the price rho_w u' G_m^-1 u / 2n, and b the weights of the
-generalizable part.
+size m can memorize, through the Gram matrix G_m (n, n) of its features. The model is written in
+(u, b): u holds the scores of the memorizing part, with the penalty rho_w u' G_m^-1 u / 2n, and b
+the weights of the generalizable part.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class MaskMoments:
-    """Of the mask ratio r ~ U(low, high) and the weight lambda of the masked loss."""
+    """Moments of the mask ratio r ~ U(low, high), and the weight lambda of the masked loss."""
 
     weight: float
     low: float = 0.0
@@ -27,43 +27,43 @@ class MaskMoments:
 
     @property
     def h(self) -> float:
-        """E[(1 - r)**2]: both parts visible."""
+        """Compute E[(1 - r)**2]: both parts visible."""
         return 1 - (self.low + self.high) + self.second
 
     @property
     def q(self) -> float:
-        """E[r (1 - r)]: one part visible, the other hidden."""
+        """Compute E[r (1 - r)]: one part visible, the other hidden."""
         return (self.low + self.high) / 2 - self.second
 
     @property
     def second(self) -> float:
-        """E[r**2]: both parts hidden."""
+        """Compute E[r**2]: both parts hidden."""
         return (self.low**2 + self.low * self.high + self.high**2) / 3
 
     @property
     def alpha(self) -> float:
-        """1 + lambda h."""
+        """Compute 1 + lambda h."""
         return 1 + self.weight * self.h
 
     @property
     def beta(self) -> float:
-        """lambda q: the only thing that keeps b alive."""
+        """Compute lambda q, the factor without which b vanishes as m grows."""
         return self.weight * self.q
 
     @property
     def delta(self) -> float:
-        """alpha + beta."""
+        """Compute alpha + beta."""
         return self.alpha + self.beta
 
     @property
     def eta(self) -> float:
-        """delta - alpha**2 / delta."""
+        """Compute delta - alpha**2 / delta."""
         return self.delta - self.alpha**2 / self.delta
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A finite training set with its regularization. S (n, d), Y (n,), no row of S beyond B."""
+    """A finite training set with its regularization: S (n, d) (rows at most B long), Y (n,)."""
 
     S: Array
     Y: Array
@@ -72,22 +72,25 @@ class Sample:
 
     @property
     def mu(self) -> Array:
-        """The empirical mean of Y S, (d,)."""
+        """Compute the empirical mean of Y S, (d,)."""
         return np.asarray(self.Y @ self.S / len(self.Y))
 
     @property
     def sigma(self) -> Array:
-        """The empirical mean of S S', (d, d)."""
+        """Compute the empirical mean of S S', (d, d)."""
         return np.asarray(self.S.T @ self.S / len(self.Y))
 
     @property
     def bound(self) -> float:
-        """B, the longest row of S."""
+        """Compute B, the norm of the longest row of S."""
         return float(np.linalg.norm(self.S, axis=1).max())
 
 
 def clean_squared(sample: Sample, G: Array) -> Array:
-    """b of the clean loss: (rho_b I + S' T S / n)^-1 S' T Y / n, T = rho_w / (G + rho_w)."""
+    """Compute b (d,) of the clean loss: (rho_b I + S' T S / n)^-1 S' T Y / n.
+
+    T = rho_w / (G + rho_w).
+    """
     n, d = sample.S.shape
     T = sample.rho_w * np.linalg.inv(G + sample.rho_w * np.eye(n))
     left = sample.rho_b * np.eye(d) + sample.S.T @ T @ sample.S / n
@@ -95,7 +98,10 @@ def clean_squared(sample: Sample, G: Array) -> Array:
 
 
 def mir_squared(sample: Sample, G: Array, masks: MaskMoments) -> Array:
-    """b of the masked squared loss at a finite size, from the proof of thm:mir-generalization."""
+    """Compute b (d,) of the masked squared loss at a finite size.
+
+    The equation is in the proof of thm:mir-generalization.
+    """
     n, d = sample.S.shape
     M = np.linalg.inv(masks.delta * np.eye(n) + sample.rho_w * np.linalg.inv(G))
     left = sample.rho_b * np.eye(d) + masks.delta * sample.sigma
@@ -105,14 +111,17 @@ def mir_squared(sample: Sample, G: Array, masks: MaskMoments) -> Array:
 
 
 def mir_squared_limit(sample: Sample, masks: MaskMoments) -> Array:
-    """Its limit as m grows: beta (rho_b I + eta Sigma)^-1 mu, thm:mir-generalization."""
+    """Compute the limit of `mir_squared` as m grows: beta (rho_b I + eta Sigma)^-1 mu, (d,).
+
+    The equation is thm:mir-generalization.
+    """
     d = sample.S.shape[1]
     left = sample.rho_b * np.eye(d) + masks.eta * sample.sigma
     return np.asarray(masks.beta * np.linalg.solve(left, sample.mu))
 
 
 def key_squared(sample: Sample, G: Array, beta: float) -> Array:
-    """b of the key-ablating objective, clean plus beta / 2n |Y - S b|**2."""
+    """Compute b (d,) of the key-ablating objective, clean plus beta / 2n |Y - S b|**2."""
     n, d = sample.S.shape
     T = sample.rho_w * np.linalg.inv(G + sample.rho_w * np.eye(n)) + beta * np.eye(n)
     left = sample.rho_b * np.eye(d) + sample.S.T @ T @ sample.S / n
@@ -120,7 +129,7 @@ def key_squared(sample: Sample, G: Array, beta: float) -> Array:
 
 
 def key_gain_limit(sample: Sample, beta: float) -> float:
-    """The limit of the gain in risk under G_m = m I and exact moments."""
+    """Compute the limit of the key-ablating gain in risk under G_m = m I and exact moments."""
     eigenvalues, U = np.linalg.eigh(sample.sigma)
     alive = eigenvalues > 1e-12 * eigenvalues.max()
     mu, eigenvalues = (U.T @ sample.mu)[alive], eigenvalues[alive]
@@ -129,19 +138,20 @@ def key_gain_limit(sample: Sample, beta: float) -> float:
 
 
 def risk_squared(b: Array, mu: Array, sigma: Array) -> float:
-    """1 - 2 mu b + b' Sigma b: validation contexts are unseen, so only b counts."""
+    """Compute 1 - 2 mu b + b' Sigma b: validation contexts are unseen, so only b counts."""
     return float(1 - 2 * mu @ b + b @ sigma @ b)
 
 
 def risk_logistic(b: Array, S: Array, Y: Array) -> float:
-    """Mean log(1 + exp(-Y S b)) over a population given by its support, equally weighted."""
+    """Average log(1 + exp(-Y S b)) over a population with an equally weighted support."""
     return float(np.logaddexp(0, -Y * (S @ b)).mean())
 
 
 def logistic_minimizer(sample: Sample, G: Array | None, masks: MaskMoments | None) -> Array:
-    """b of the clean (masks None) or masked logistic objective, by damped Newton in (u, b).
+    """Find b (d,) of the clean (masks None) or masked logistic objective.
 
-    G None: the limiting problem, beta mean log(1 + exp(-Y S b)) + rho_b |b|**2 / 2, in b alone.
+    Damped Newton in (u, b). G None: the limiting problem, beta mean log(1 + exp(-Y S b)) +
+    rho_b |b|**2 / 2, in b alone.
     """
     n, d = sample.S.shape
     if G is None:
@@ -160,7 +170,7 @@ def logistic_minimizer(sample: Sample, G: Array | None, masks: MaskMoments | Non
 
 
 def _newton(terms: list[tuple[float, Array]], ridge: Array, Y: Array) -> Array:
-    """argmin of sum_t c_t mean log(1 + exp(-Y X_t z)) + z' ridge z / 2: convex, to rounding."""
+    """Minimize sum_t c_t mean log(1 + exp(-Y X_t z)) + z' ridge z / 2 (convex), to rounding."""
     z, n = np.zeros(len(ridge)), len(Y)
 
     def value(at: Array) -> float:
@@ -186,9 +196,10 @@ def _newton(terms: list[tuple[float, Array]], ridge: Array, Y: Array) -> Array:
 def masked_objective(
     z: Array, sample: Sample, features: Array, masks: MaskMoments, kind: str
 ) -> float:
-    """The MIR objective as defined (def:clean-mir-objectives), in (w, b): for numerical minimizers.
+    """Compute the MIR objective as defined (def:clean-mir-objectives), in (w, b).
 
-    The mask ratio by Gauss-Legendre quadrature, the four cases of visibility one by one.
+    For numerical minimizers: z = (w, b) is (m + d,). The mask ratio is integrated by Gauss-Legendre
+    quadrature, the four cases of visibility one by one.
     """
     m, n = features.shape[1], len(sample.Y)
     w, b = z[:m], z[m:]
@@ -213,7 +224,7 @@ def _loss(kind: str, Y: Array, score: Any) -> float:
 def random_sample(
     random: np.random.Generator, n: int, d: int, rho_w: float = 1.0, rho_b: float = 0.3
 ) -> Sample:
-    """Labels that S predicts a little, rows of S no longer than 2."""
+    """Draw labels that S predicts a little, and rows of S no longer than 2."""
     S = random.standard_normal((n, d)) / np.sqrt(d)
     S /= np.maximum(1.0, np.linalg.norm(S, axis=1, keepdims=True) / 2)
     truth = random.standard_normal(d)

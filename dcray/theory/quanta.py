@@ -1,9 +1,9 @@
-"""The quanta picture simulated: skills of Zipf frequency, learned or not (app:quanta-derivation).
+"""A simulation of the quanta model: skills of Zipf frequency, learned or not.
 
 Skill k is needed with probability p_k = k**-(1 + alpha) / Z. A model of N parameters holds the
 N / c_N most frequent ones; a corpus of U tokens teaches those that it shows at least tau times. An
-unlearned skill costs b - a = 1 nat on the tokens that need it. The paper's exponents: alpha in N,
-and alpha / (1 + alpha) in U.
+unlearned skill costs b - a = 1 nat on the tokens that need it. The paper's exponents are alpha in
+N, and alpha / (1 + alpha) in U (app:quanta-derivation).
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ Array = NDArray[np.float64]
 
 
 def frequencies(alpha: float, num_skills: int) -> tuple[Array, float]:
-    """p_k of the first num_skills skills, and the probability of all later ones together."""
+    """Compute p_k of the first num_skills skills, and the probability of all later ones."""
     k = np.arange(1, num_skills + 1, dtype=float)
     Z = float(zeta(1 + alpha))
     return k ** -(1 + alpha) / Z, float(zeta(1 + alpha, num_skills + 1)) / Z
 
 
 def loss_of_size(alpha: float, num_params: Array, params_per_skill: float = 1.0) -> Array:
-    """Loss above the floor where data are plenty: the tail beyond the skills that fit."""
+    """Compute the loss (nats) above the floor with plenty of data: the tail beyond those held."""
     learned = np.floor(np.asarray(num_params) / params_per_skill)
     return np.asarray(zeta(1 + alpha, learned + 1) / zeta(1 + alpha))
 
@@ -35,7 +35,7 @@ def loss_of_data(
     random: np.random.Generator,
     num_skills: int = 10**6,
 ) -> float:
-    """Loss above the floor of an infinite model that has seen one corpus drawn from the skills.
+    """Draw a corpus and compute the loss (nats) above the floor of an infinite model that saw it.
 
     Each skill's count in the corpus is drawn (Poisson, as of many independent tokens); num_skills
     must be so many that the later ones are not seen tau times.
@@ -46,7 +46,7 @@ def loss_of_data(
 
 
 def exponent(resource: Array, loss: Array) -> tuple[float, float]:
-    """(minus the slope of log loss against log resource, its standard error)."""
+    """Estimate (minus the slope of log loss against log resource, its standard error)."""
     x, y = np.log(resource), np.log(loss)
     slope, intercept = np.polyfit(x, y, 1)
     residual = y - slope * x - intercept
@@ -55,7 +55,7 @@ def exponent(resource: Array, loss: Array) -> tuple[float, float]:
 
 
 def size_exponent(alpha: float) -> tuple[float, float]:
-    """The exponent in N of the simulated model; the paper's is alpha."""
+    """Estimate (exponent in N, error) of the simulated model; the paper's is alpha."""
     sizes = np.logspace(3, 7, 17)
     return exponent(sizes, loss_of_size(alpha, sizes))
 
@@ -63,7 +63,7 @@ def size_exponent(alpha: float) -> tuple[float, float]:
 def data_exponent(
     alpha: float, *, tau: int = 3, seed: int = 0, repeats: int = 4
 ) -> tuple[float, float]:
-    """The exponent in U of simulated corpora; the paper's is alpha / (1 + alpha)."""
+    """Estimate (exponent in U, error) of simulated corpora; the paper's is alpha / (1 + alpha)."""
     random = np.random.default_rng(seed)
     tokens = np.repeat(np.logspace(4.5, 6.5, 9), repeats)
     losses = np.array([loss_of_data(alpha, U, tau, random) for U in tokens])

@@ -1,1 +1,1 @@
-"""MLflow: the record of every result."""
+"""The record of every result in MLflow."""

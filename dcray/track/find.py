@@ -6,20 +6,20 @@ import re
 from pathlib import Path
 from typing import Any
 
+from dcray.config.counts import count_label, parse_count
 from dcray.errors import ConfigError, did_you_mean
-from dcray.sections import count_label, parse_count
-from dcray.track.connect import Connection, connect
-from dcray.track.points import Cell
+from dcray.track.mlflow.connection import Connection, connect
 from dcray.track.rows import Row, row_of, why_unusable, winner
 from dcray.track.runs import PATIENCE_SECONDS, artifact, experiment_of, results, search
+from dcray.types import Cell
 
 FORM = "RUN must be an MLflow run id or STUDY/SIZE/BUDGET/RECIPE"
 
 
 def find(directory: Path, name: str, *, tracking_uri: str | None = None) -> Row:
-    """The complete result that `name` means.
+    """Find the complete result that `name` means.
 
-    Raises ConfigError where there is none, and says what there is.
+    Raises ConfigError if there is none, and says what there is.
     """
     connection = connect(directory, tracking_uri, create=False)
     if re.fullmatch(r"[0-9a-f]{32}", name):
@@ -36,7 +36,7 @@ def find(directory: Path, name: str, *, tracking_uri: str | None = None) -> Row:
 
 
 def manifest(directory: Path, row: Row, *, tracking_uri: str | None = None) -> dict[str, Any]:
-    """The manifest of the corpus that a result was trained on, as it was then."""
+    """Load the manifest of the corpus that a result was trained on, as it was then."""
     connection = connect(directory, tracking_uri, create=False)
     return connection.patiently(
         lambda: artifact(connection, row.run_id, "manifest.json"), seconds=PATIENCE_SECONDS
@@ -65,7 +65,7 @@ def _by_id(connection: Connection, run_id: str) -> Row:
 
 
 def _winner(connection: Connection, directory: Path, cell: Cell, tracking_uri: str | None) -> Row:
-    """By `rows.winner`, at the seed of the cell's search where it was searched."""
+    """Find a cell's winner by `rows.winner`, at the seed of the cell's search if it has one."""
     found = results(directory, study=cell.study, tracking_uri=tracking_uri)
     here = [row for row in found.rows if names_of(row) == names_of(cell)]
     best = winner(here, seed=_search_seed(connection, cell))
@@ -83,7 +83,7 @@ def _winner(connection: Connection, directory: Path, cell: Cell, tracking_uri: s
 
 
 def names_of(cell: Cell | Row) -> tuple[str, ...]:
-    """Study, size, budget and recipe: with slashes between them, the cell as RUN names it."""
+    """Return study, size, budget and recipe: joined by slashes, the cell as RUN names it."""
     return cell.study, cell.size, count_label(cell.unique_tokens), cell.recipe
 
 

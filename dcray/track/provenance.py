@@ -1,4 +1,4 @@
-"""Where a result comes from: the user's commit, and the versions of what computed it."""
+"""The origin of a result: the user's commit, and the versions of what computed it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ PACKAGES = ("dcray", "ray", "torch", "mlflow", "optuna", "numpy")
 
 
 def provenance(folder: Path | None = None) -> dict[str, str]:
-    """Tags: versions, and commit and dirty of the git checkout around `folder` (default: here).
+    """Collect tags: versions, and commit and dirty of the git checkout around `folder` (or here).
 
-    A checkout is dirty where a tracked file differs from its commit.
+    A checkout is dirty if a tracked file differs from its commit.
     """
     tags = {"version.python": platform.python_version()}
     for package in PACKAGES:

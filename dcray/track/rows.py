@@ -1,4 +1,4 @@
-"""One MLflow run as one tidy row; what a column means stands here alone."""
+"""One MLflow run as one tidy row; this module alone defines what a column means."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from dcray.sections import ABSURD_NATS
-from dcray.track.owner import Owner, heartbeat_of
-from dcray.track.points import Cell
+from dcray.config.sections import ABSURD_NATS
+from dcray.track.locks.owner import Owner, heartbeat_of
+from dcray.types import Cell
 
 T = TypeVar("T")
 
@@ -19,7 +19,7 @@ _STATUS = {"RUNNING": "running", "SCHEDULED": "running", "FAILED": "failed"}
 
 @dataclass(frozen=True)
 class Row:
-    """One result; a number that is not there is None, never 0.
+    """One result; a number that is missing is None, never 0.
 
     val_loss is in nats per token, val_bpb in bits per byte, started_at in Unix seconds.
     """
@@ -56,13 +56,13 @@ class Row:
 
     @property
     def all_device_seconds(self) -> float | None:
-        """Of all its devices together: what is on record is the time of one."""
+        """Multiply device_seconds, which is of one device, by the number of devices."""
         one = self.device_seconds
         return None if one is None else one * int(self.tags.get("world_size", 1))
 
 
 def state_of(status: str, tags: Mapping[str, str]) -> str:
-    """One of STATES. "complete" is our own tag; MLflow says FINISHED of a run that merely ended."""
+    """Return one of STATES; "complete" is dcray's tag, as MLflow's FINISHED means only an end."""
     if tags.get("dcray.complete") == "true":
         return "complete"
     if tags.get("dcray.state") == "diverged":
@@ -71,7 +71,7 @@ def state_of(status: str, tags: Mapping[str, str]) -> str:
 
 
 def row_of(study: str, run: Any) -> Row:
-    """The row of a run that carries our tags; raises KeyError or ValueError where it does not."""
+    """Build the row of a run with dcray's tags; raises KeyError or ValueError if it has none."""
     tags, params, metrics = dict(run.data.tags), dict(run.data.params), dict(run.data.metrics)
     owner = Owner.from_json(tags.get("dcray.owner"))
     return Row(
@@ -104,8 +104,12 @@ def row_of(study: str, run: Any) -> Row:
 
 
 def why_unusable(row: Row) -> str | None:
-    """Why a complete result's loss cannot be believed, None where it can."""
-    loss = row.val_loss
+    """Say why a complete result's loss cannot be believed, None if it can."""
+    return why_absurd(row.val_loss)
+
+
+def why_absurd(loss: float | None) -> str | None:
+    """Say why a complete result's `loss` cannot be believed, None if it can."""
     if loss is None:
         return "it is complete but has no val_loss"
     if not math.isfinite(loss) or abs(loss) > 1e300:  # a tracker's database stores inf as 1.797e308
@@ -116,31 +120,49 @@ def why_unusable(row: Row) -> str | None:
 
 
 def newest_complete(rows: list[Row]) -> Row:
-    """Which of several rows of one key counts: a complete one before others, then the newest."""
+    """Choose which of several rows of one key counts: a complete one first, then the newest."""
     return max(rows, key=lambda r: (r.state == "complete", r.started_at, r.run_id))
 
 
-def winner(rows: Iterable[Row], *, seed: int | None = None) -> Row | None:
-    """The winner of a cell: its lowest complete loss at the search seed, ties to fewer epochs.
+def competes(state: str, val_loss: float | None, *, confirmation: bool) -> bool:
+    """Tell whether a result may win its cell: complete, believable, not a confirmation."""
+    return state == "complete" and not confirmation and why_absurd(val_loss) is None
 
-    Confirmations do not take part, nor losses that cannot be believed, nor those of an objective
-    whose plug-in was another then: what counts is the plug-in of the run that a search has marked
-    as winner, for it knew which one is here, else of the newest run. seed: None takes any.
+
+def winning_order(val_loss: float, num_epochs: int | None, config_hash: str) -> tuple[Any, ...]:
+    """Return the sort key by which the lowest wins: loss, then fewer epochs, then the hash."""
+    return val_loss, num_epochs is None, num_epochs or 0, config_hash
+
+
+def candidates(rows: Iterable[Row], *, seed: int | None = None) -> list[Row]:
+    """Select the rows of a cell that compete for the win, at the search seed (None: any).
+
+    Results of an earlier version of an objective's plug-in do not compete: the version that counts
+    is the one of the run that a search has marked as winner, else the one of the newest run.
     """
-    candidates = [
+    found = [
         row
         for row in rows
-        if row.state == "complete" and row.kind != "confirmation" and why_unusable(row) is None
+        if competes(row.state, row.val_loss, confirmation=row.kind == "confirmation")
         if seed is None or row.seed == seed
     ]
-    candidates.sort(key=lambda row: (row.tags.get("is_winner") == "true", row.started_at))
-    source = {row.tags.get("objective"): source_of(row) for row in candidates}  # the last stays
-    current = [row for row in candidates if source_of(row) == source[row.tags.get("objective")]]
-    return min(current, key=lambda r: (r.val_loss, r.num_epochs, r.config_hash), default=None)
+    found.sort(key=lambda row: (row.tags.get("is_winner") == "true", row.started_at))
+    source = {row.tags.get("objective"): source_of(row) for row in found}  # the last stays
+    return [row for row in found if source_of(row) == source[row.tags.get("objective")]]
+
+
+def winner(rows: Iterable[Row], *, seed: int | None = None) -> Row | None:
+    """Find the winner of a cell: the first of its candidates in the winning order."""
+
+    def order(row: Row) -> tuple[Any, ...]:
+        assert row.val_loss is not None, row.key
+        return winning_order(row.val_loss, row.num_epochs, row.config_hash)
+
+    return min(candidates(rows, seed=seed), key=order, default=None)
 
 
 def source_of(row: Row) -> str | None:
-    """The hash of the plug-in that was its objective, None where that was one of ours."""
+    """Return the hash of the plug-in that was its objective, None if that was built in."""
     return row.tags.get("objective_source")
 
 

@@ -1,9 +1,9 @@
-"""MLflow -> one tidy row a result. The only reader of the record; it writes nothing.
+"""Reading MLflow as one tidy row a result. The only reader of the record; it writes nothing.
 
     rows, exclusions = results(Path("dcray-runs"), study="dclm")
 
-It pages (MLflow stops at 1,000 runs a page), keeps one run of each key, and says of every result
-that is left out why.
+It pages (MLflow stops at 1,000 runs a page), keeps one run of each key, and gives a reason for
+every result that is left out.
 """
 
 from __future__ import annotations
@@ -16,19 +16,20 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dcray.errors import ConfigError, did_you_mean
-from dcray.track.connect import Connection, connect
-from dcray.track.corpora import refuse_two
-from dcray.track.owner import Owner, heartbeat_of
-from dcray.track.points import FORMAT, REMARKS, Cell, Point
+from dcray.track.locks.corpus_fingerprint import refuse_two
+from dcray.track.locks.owner import Owner, heartbeat_of
+from dcray.track.mlflow.connection import Connection, connect
+from dcray.track.mlflow.retry import waiting_helps
+from dcray.track.points import FORMAT, REMARKS, Point
 from dcray.track.rows import Row, newest_complete, row_of, why_unusable
-from dcray.track.trouble import waiting_helps
+from dcray.types import Cell
 
 PAGE = 1000
-PATIENCE_SECONDS = 20.0  # a reader's: somebody waits for the answer
+PATIENCE_SECONDS = 20.0  # of a reader: a person waits for the answer
 
 
 class Exclusion(NamedTuple):
-    """A run that is not among the rows, and why; row is None where the run could not be read."""
+    """A run that is not among the rows, and why; row is None if the run could not be read."""
 
     run_id: str
     name: str
@@ -37,7 +38,7 @@ class Exclusion(NamedTuple):
 
 
 class Results(NamedTuple):
-    """The complete, believable results, one a key, and everything that is not one."""
+    """The complete, believable results, one a key, and every other run."""
 
     rows: list[Row]
     exclusions: list[Exclusion]
@@ -45,7 +46,7 @@ class Results(NamedTuple):
 
 @dataclass(frozen=True)
 class CellRow:
-    """One cell on record: the parent run, and who holds its lease."""
+    """One cell on record: the parent run, and the owner of its lease."""
 
     study: str
     size: str
@@ -56,7 +57,7 @@ class CellRow:
     owner: Owner | None
     heartbeat_at: float | None
     held: bool  # RUNNING, and the owner lives
-    tags: Mapping[str, str]  # search_state, planned, winner, ...: where its search stands
+    tags: Mapping[str, str]  # search_state, planned, winner, ...: the state of its search
 
     @property
     def cell(self) -> Cell:
@@ -64,10 +65,10 @@ class CellRow:
 
 
 def results(directory: Path, *, study: str, tracking_uri: str | None = None) -> Results:
-    """What analyze reads: complete results with a believable loss; the rest with its reasons.
+    """Read what analyze uses: complete results with a believable loss; the rest with reasons.
 
-    Raises ConfigError where there is no such record or study, where a newer dcray wrote it, and
-    where its results are of two corpora.
+    Raises ConfigError if there is no such record or study, if a newer dcray wrote it, and if its
+    results are of two corpora.
     """
     rows, exclusions = _one_corpus(connect(directory, tracking_uri, create=False), study)
     usable: list[Row] = []
@@ -81,7 +82,7 @@ def results(directory: Path, *, study: str, tracking_uri: str | None = None) -> 
 
 
 def every_result(directory: Path, *, study: str, tracking_uri: str | None = None) -> list[Row]:
-    """What status reads: one row a key, in whatever state it is; oldest first."""
+    """Read what status shows: one row a key, in whatever state it is; oldest first."""
     return _one_corpus(connect(directory, tracking_uri, create=False), study)[0]
 
 
@@ -95,19 +96,19 @@ def _one_corpus(connection: Connection, study: str) -> tuple[list[Row], list[Exc
 
 
 def cells(directory: Path, *, study: str, tracking_uri: str | None = None) -> list[CellRow]:
-    """The cells that are on record, oldest first."""
+    """Read the cells that are on record, oldest first."""
     return cells_of(connect(directory, tracking_uri, create=False), study)
 
 
 def cells_of(connection: Connection, study: str) -> list[CellRow]:
-    """`cells`, over a connection that is there."""
+    """Read the cells as `cells` does, over an open connection."""
     experiment = experiment_of(connection, study)
     found = search(connection, experiment.experiment_id, "tags.`dcray.role` = 'cell'")
     return [_cell_row(study, run) for run in found]
 
 
 def studies(directory: Path, *, tracking_uri: str | None = None) -> list[str]:
-    """The names of the studies on record, sorted; other experiments of that MLflow are left out."""
+    """List the names of the studies on record, sorted; without MLflow's other experiments."""
     connection = connect(directory, tracking_uri, create=False)
     names: list[str] = []
     token = None
@@ -120,9 +121,9 @@ def studies(directory: Path, *, tracking_uri: str | None = None) -> list[str]:
 
 
 def curve(directory: Path, run_id: str, *, tracking_uri: str | None = None) -> list[Point]:
-    """The points of one result, by step; a metric of a step that was recorded twice counts once.
+    """Read the points of one result, by step; a metric recorded twice at a step counts once.
 
-    Raises ConfigError where there is no such run.
+    Raises ConfigError if there is no such run.
     """
     connection = connect(directory, tracking_uri, create=False)
     try:
@@ -138,7 +139,7 @@ def curve(directory: Path, run_id: str, *, tracking_uri: str | None = None) -> l
 def curves(
     directory: Path, run_ids: Iterable[str], key: str, *, tracking_uri: str | None = None
 ) -> dict[str, list[tuple[float, float]]]:
-    """{run id: [(epoch, value of the metric `key`)]} by step, for many runs over one connection."""
+    """Read {run id: [(epoch, value of the metric `key`)]} by step, for many runs at once."""
     connection = connect(directory, tracking_uri, create=False)
     found = {}
     for run_id in run_ids:
@@ -148,7 +149,7 @@ def curves(
 
 
 def artifact(connection: Connection, run_id: str, name: str) -> dict[str, Any]:
-    """A JSON artifact of a run; ConfigError where there is none. No copy of it is left behind."""
+    """Load a JSON artifact of a run, leaving no copy; raises ConfigError if it cannot be read."""
     with tempfile.TemporaryDirectory() as place:
         try:
             path = connection.client.download_artifacts(run_id, name, place)
@@ -164,7 +165,7 @@ def artifact(connection: Connection, run_id: str, name: str) -> dict[str, Any]:
 
 
 def points_of(rows: dict[str, dict[int, tuple[float, float]]]) -> list[Point]:
-    """Points from {key: {step: (value, instant)}}."""
+    """Build points from {key: {step: (value, instant)}}."""
     steps = sorted({step for by_step in rows.values() for step in by_step})
     points: list[Point] = []
     for step in steps:
@@ -180,7 +181,7 @@ def points_of(rows: dict[str, dict[int, tuple[float, float]]]) -> list[Point]:
 def history(
     connection: Connection, run_id: str, keys: list[str]
 ) -> dict[str, dict[int, tuple[float, float]]]:
-    """{key: {step: (value, instant)}}; of several rows of one step the earliest counts."""
+    """Read {key: {step: (value, instant)}}; of several rows of one step the earliest counts."""
     found: dict[str, dict[int, tuple[float, float]]] = {}
     for key in keys:
         rows = connection.client.get_metric_history(run_id, key)
@@ -192,7 +193,7 @@ def history(
 
 
 def search(connection: Connection, experiment_id: str, filter_string: str) -> Iterator[Any]:
-    """Every run that matches, oldest first, each once; pages as long as there are pages."""
+    """Yield every run that matches, oldest first, each once, over all pages."""
     seen: set[str] = set()
     token = None
     while True:
@@ -213,7 +214,7 @@ def search(connection: Connection, experiment_id: str, filter_string: str) -> It
 
 
 def experiment_of(connection: Connection, study: str) -> Any:
-    """The experiment of a study; refuses one that is missing, deleted, or of a newer format."""
+    """Find a study's experiment; raises ConfigError if it is missing, deleted, or newer."""
     experiment = connection.client.get_experiment_by_name(study)
     if experiment is None:
         known = [e.name for e in connection.client.search_experiments() if "dcray.format" in e.tags]
@@ -226,7 +227,7 @@ def experiment_of(connection: Connection, study: str) -> Any:
 
 
 def check_format(study: str, experiment: Any) -> None:
-    """Refuse an experiment that was deleted, or that a newer dcray wrote."""
+    """Raise ConfigError for an experiment that was deleted, or that a newer dcray wrote."""
     if experiment.lifecycle_stage != "active":
         raise ConfigError(
             f'the study "{study}" was deleted in MLflow (experiment {experiment.experiment_id}); '
@@ -245,7 +246,7 @@ def _check_newer(study: str, tags: Mapping[str, str]) -> None:
 
 
 def latest(connection: Connection, study: str) -> tuple[list[Row], list[Exclusion]]:
-    """One row a key, and the runs of ours that are not it or cannot be read."""
+    """Read one row a key, and dcray's runs that are not that row or cannot be read."""
     experiment = experiment_of(connection, study)
     by_key: dict[str, list[Row]] = {}
     exclusions: list[Exclusion] = []

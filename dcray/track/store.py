@@ -23,16 +23,18 @@ from typing import Any, TypeVar
 
 from dcray.errors import ConfigError
 from dcray.track import runs
-from dcray.track.connect import Connection, connect
-from dcray.track.experiment import Experiment
-from dcray.track.lease import Lease, settle, take
-from dcray.track.marks import columns_of, identity_marks, texts_of
-from dcray.track.owner import Owner, this_process
-from dcray.track.points import Cell, Key, run_name
+from dcray.track.locks.lease import Lease, adopt, settle, take
+from dcray.track.locks.owner import Owner, this_process
+from dcray.track.mlflow.connection import Connection, connect
+from dcray.track.mlflow.dataset import log_dataset
+from dcray.track.mlflow.experiment import Experiment
+from dcray.track.mlflow.write_queue import Write, Writer, replay
+from dcray.track.points import run_name
 from dcray.track.provenance import provenance
-from dcray.track.result import Result
 from dcray.track.rows import Row, newest_complete, row_of
-from dcray.track.writer import Write, Writer, replay
+from dcray.track.run import Result
+from dcray.track.tags import columns_of, identity_marks, texts_of
+from dcray.types import Cell, RunKey
 
 T = TypeVar("T")
 
@@ -57,12 +59,12 @@ class Store:
 
     @classmethod
     def open(cls, directory: Path, *, study: str, tracking_uri: str | None = None) -> Store:
-        """The record under `directory`, made where it is not there yet; the study's experiment is
-        made by what is first written into it.
+        """Open the record under `directory`, made if it does not exist.
 
-        First writes what a dead driver left on disk, then settles the runs it left RUNNING.
-        Where: `tracking_uri`, else MLFLOW_TRACKING_URI, else DIR/mlflow.db with DIR/artifacts.
-        Raises ConfigError, before any work, where that cannot be written.
+        The study's experiment is made by what is first written into it. This first writes what a
+        dead driver left on disk, then settles the runs that it left RUNNING. The record is at
+        `tracking_uri`, else MLFLOW_TRACKING_URI, else DIR/mlflow.db with DIR/artifacts. Raises
+        ConfigError, before any work, if that cannot be written.
         """
         Cell(study, "-", 1, "-")  # the name is checked before anything is made
         connection = connect(Path(directory), tracking_uri, create=True)
@@ -86,16 +88,16 @@ class Store:
 
     @property
     def experiment_id(self) -> str:
-        """The id of the study's experiment, made where it is not there yet."""
+        """Return the id of the study's experiment, made if it does not exist yet."""
         return self.experiment.make()
 
     @property
     def address(self) -> str:
-        """The tracking URI without its password: for people, and for `mlflow ui`."""
+        """Return the tracking URI without its password: for people, and for `mlflow ui`."""
         return self.connection.address
 
     def settle_orphans(self) -> list[str]:
-        """Settle the runs of this study that say RUNNING though their owner is dead; their ids.
+        """Settle this study's runs that are RUNNING though their owner is dead; return their ids.
 
         They become KILLED, with a reason; what had finished becomes FINISHED.
         """
@@ -103,7 +105,7 @@ class Store:
             return self._wait(self._settle_orphans)
 
     def cell(self, cell: Cell, *, tags: Mapping[str, Any] | None = None) -> str:
-        """The id of the cell's parent run, made with `tags` where it is not there yet."""
+        """Return the id of the cell's parent run, made with `tags` if it does not exist yet."""
         assert cell.study == self.study, (cell, self.study)
         if cell not in self._parents:
             with self.connection.lock():
@@ -111,30 +113,29 @@ class Store:
         return self._parents[cell]
 
     def claim(self, cell: Cell, *, tags: Mapping[str, Any] | None = None) -> Lease:
-        """The lease of a cell; a dead owner's is taken over. Raises CellHeldError: by whom."""
+        """Take a cell's lease, a dead owner's too; raises CellHeldError if another holds it."""
         run_id = self.cell(cell, tags=tags)
         with self.connection.lock():
             self._wait(lambda: take(self.connection, cell, run_id, self.attempt))
         self.writer.heart.begin(run_id, self.attempt)
         return Lease(self.writer, cell, run_id, self.attempt, self._leases)
 
-    def find(self, key: Key) -> Row | None:
-        """The result with this key in whatever state it is; a complete one before all others."""
+    def find(self, key: RunKey) -> Row | None:
+        """Find the result with this key in whatever state it is; a complete one before others."""
         found = self._wait(lambda: self._runs_of(key))
         return newest_complete([row_of(self.study, run) for run in found]) if found else None
 
     def every(self) -> list[Row]:
-        """One row for each key of the study, in whatever state it is; none before it is made."""
-        if self._wait(self.experiment.find) is None:
-            return []
-        return self._wait(lambda: runs.latest(self.connection, self.study)[0])
+        """Read one row for each key of the study, in whatever state; none before it is made."""
+        there = self._wait(self.experiment.find) is not None
+        return self._wait(lambda: runs.latest(self.connection, self.study)[0]) if there else []
 
     def config(self, run_id: str) -> dict[str, Any]:
-        """The configuration that a result kept as its artifact; ConfigError where it is away."""
+        """Load the configuration that a result kept as its artifact; ConfigError if it is away."""
         return self._wait(lambda: runs.artifact(self.connection, run_id, "config.json"))
 
     def cells(self, study: str | None = None) -> list[runs.CellRow]:
-        """The cells on record of this study, or of another one; none where it is not there."""
+        """Read the cells on record of this study, or of another one; none if it does not exist."""
         name = study or self.study
         ours = self.experiment if name == self.study else Experiment(self.connection, name)
         if self._wait(ours.find) is None:
@@ -143,28 +144,33 @@ class Store:
 
     def begin(
         self,
-        key: Key,
+        key: RunKey,
         *,
         config: Mapping[str, Any],
         params: Mapping[str, Any],
+        axes: Mapping[str, Any] | None = None,
         tags: Mapping[str, Any] | None = None,
         manifest: Mapping[str, Any] | None = None,
     ) -> Result:
-        """The result with this key, open: a new run, or the one that was interrupted or failed.
+        """Open the result with this key: a new run, or the one that was interrupted or failed.
 
         `params` become flat columns (num_epochs, weight_decay, lr, tau, num_params, ...); size,
-        unique_tokens, recipe and seed are added from the key. `tags`: device, threads, world_size,
-        microbatch_size, corpus_hash; commit and versions are added. `config` and `manifest` become
-        artifacts. Raises ConfigError where a living process has it open, ValueError where it is
-        complete: ask find() first.
+        unique_tokens, recipe and seed are added from the key. `axes`: further settings that its
+        cell searches, by their full names; they become columns too, and part of its name. `tags`:
+        device, threads, world_size, microbatch_size, corpus_hash; commit and versions are added.
+        `config` and `manifest` become artifacts. Raises ConfigError if a living process has it
+        open, ValueError if it is complete: ask find() first.
         """
         parent = self.cell(key.cell)
-        columns = texts_of({**params, **columns_of(key)})
+        axes = axes or {}
+        columns = texts_of({**params, **axes, **columns_of(key)})
         marks = self._marks(key, parent, tags or {})
         with self.connection.lock():
             run_id, recorded, known = self._wait(
-                lambda: self._child(key, run_name(key, params), marks)
+                lambda: self._child(key, run_name(key, params, axes), marks)
             )
+            if not known and manifest and "corpus" in marks:
+                self._wait(lambda: log_dataset(self.connection, run_id, key.cell, marks, manifest))
         texts = {"config.json": json.dumps(config, indent=1, sort_keys=True)}
         if manifest is not None:
             texts["manifest.json"] = json.dumps(manifest, indent=1, sort_keys=True)
@@ -176,15 +182,15 @@ class Store:
         return result
 
     def choose(self, run_id: str, *, winner: bool) -> None:
-        """Mark a result as its cell's winner, or as no longer that; never blocks."""
+        """Mark a result as its cell's winner, or as no longer the winner; never blocks."""
         tags = {"is_winner": str(winner).lower()}
         self.writer.put(Write(run_id, self.attempt, tags=tags))
 
     def watch(self, on_taken: Callable[[Cell, Owner], None]) -> None:
-        """Be told, by the writing thread, when another driver has taken over a cell of ours.
+        """Call `on_taken`, from the writing thread, when another driver took over a cell of ours.
 
-        It may where it had no heartbeat of this one for two minutes. What this driver still says
-        of the state of that cell and its results is not written.
+        That can happen if this driver's heartbeat was missing for two minutes. What this driver
+        still writes about the state of that cell and its results is dropped.
         """
 
         def told(run_id: str, owner: Owner) -> None:
@@ -195,7 +201,7 @@ class Store:
         self.writer.heart.on_taken = told
 
     def close(self) -> None:
-        """Interrupt what is open, write what is buffered, leave on disk what cannot be written."""
+        """Interrupt what is open, write what is buffered, save to disk what cannot be written."""
         atexit.unregister(self.close)
         for result in list(self._open.values()):
             result.interrupt("the driver ended", seconds=None)
@@ -213,7 +219,7 @@ class Store:
         found = self.experiment.find()
         return settle(self.connection, found, attempt=self.attempt) if found else []
 
-    def _marks(self, key: Key, parent: str, tags: Mapping[str, Any]) -> dict[str, str]:
+    def _marks(self, key: RunKey, parent: str, tags: Mapping[str, Any]) -> dict[str, str]:
         if self._provenance is None:
             self._provenance = provenance()
         return {
@@ -222,6 +228,8 @@ class Store:
             **texts_of(columns_of(key)),
             **identity_marks(key.cell, this_process(), self.attempt),
             "dcray.role": "result",
+            "mlflow.source.name": "dcray",
+            "mlflow.source.type": "LOCAL",
             "dcray.key": key.name,
             "dcray.state": "running",
             "kind": key.kind,
@@ -229,16 +237,16 @@ class Store:
             "mlflow.parentRunId": parent,
         }
 
-    def _runs_of(self, key: Key) -> list[Any]:
+    def _runs_of(self, key: RunKey) -> list[Any]:
         assert key.cell.study == self.study, (key, self.study)
         found = self.experiment.find()
         wanted = f"tags.`dcray.key` = '{key.name}'"
         return list(runs.search(self.connection, found, wanted)) if found else []
 
     def _child(
-        self, key: Key, name: str, marks: dict[str, str]
+        self, key: RunKey, name: str, marks: dict[str, str]
     ) -> tuple[str, set[tuple[str, int]], set[str]]:
-        """The run of a key, RUNNING and ours: its id, the (key, step) it has, the params it has."""
+        """Open the run of a key as RUNNING and ours: (its id, its (key, step), its params)."""
         client = self.connection.client
         found = self._runs_of(key)
         if not found:
@@ -251,15 +259,14 @@ class Store:
         if best.state == "complete":
             raise ValueError(f"{key.name} is already on record as run {best.run_id}")
         owner = Owner.from_json(best.tags.get("dcray.owner"))
-        alive = owner is not None and owner.alive(best.heartbeat_at)
-        if best.state == "running" and alive and owner != this_process():
-            raise ConfigError(
-                f"{key.name} is being trained by {owner}; wait for it, or end that process"
-            )
+        theirs = owner is not None and best.state == "running" and owner != this_process()
+        if owner is not None and theirs and owner.alive(best.heartbeat_at):
+            advice = owner.advice(best.heartbeat_at)
+            raise ConfigError(f"{key.name} is being trained by {owner}; {advice}")
         return best.run_id, self._reopen(best, marks), set(best.params)
 
     def _reopen(self, row: Row, marks: dict[str, str]) -> set[tuple[str, int]]:
-        """Make an ended run ours and RUNNING; the (key, step) that it has recorded."""
+        """Make an ended run ours and RUNNING; return the (key, step) that it has recorded."""
         client = self.connection.client
         from mlflow.entities import RunTag
 
@@ -284,11 +291,9 @@ class Store:
                 "recipe": cell.recipe,
             }
             made = client.create_run(self.experiment_id, run_name=cell.name, tags=marks)
-            client.update_run(made.info.run_id, status="SCHEDULED")  # until somebody claims it
+            client.update_run(made.info.run_id, status="SCHEDULED")  # until a driver claims it
             found = list(runs.search(self.connection, self.experiment_id, wanted))
             if found[0].info.run_id != made.info.run_id:
                 client.delete_run(made.info.run_id)  # another host was first
+            adopt(self.connection, self.experiment_id, cell, found[0].info.run_id)
         return str(found[0].info.run_id)
-
-
-__all__ = ["Cell", "Key", "Lease", "Result", "Row", "Store"]

@@ -1,1 +1,1 @@
-"""The training step, and all that surrounds it."""
+"""The training step, the loop around it, checkpoints, and a trial on Ray Train."""

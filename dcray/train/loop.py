@@ -1,4 +1,4 @@
-"""Training one run on one rank; knows no Ray, no MLflow and no objective by name."""
+"""Training one run on one rank, without Ray, MLflow or any objective by name."""
 
 from __future__ import annotations
 
@@ -12,26 +12,28 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dcray.config import RunConfig
-from dcray.corpus.order import Order, Slice, tee_ids
-from dcray.train.checkpoint import Checkpoints
-from dcray.train.cost import validation_epochs
-from dcray.train.evaluate import FINAL_DRAW, Evaluation, ValidationRows, evaluate, microbatches
-from dcray.train.meter import Meter, Point
-from dcray.train.optim import build_optimizer, set_lr
-from dcray.train.progress import Outcome, Progress, Report
+from dcray.config.run import RunConfig
+from dcray.corpus.order import Order, tee_ids
+from dcray.corpus.validation_rows import ValidationRows
+from dcray.cost import validation_epochs
+from dcray.reports import Outcome, Point, Report
+from dcray.train.checkpoint.manager import Checkpoints
+from dcray.train.evaluate import FINAL_DRAW, Evaluation, evaluate
+from dcray.train.optim import build_optimizer
+from dcray.train.reporting.clock import ReportClock
+from dcray.train.reporting.metrics import Meter
+from dcray.train.reporting.progress import Progress
 from dcray.train.schedule import fork_step, lr_factor
-from dcray.train.shard import Place, blank_model, init_weights
-from dcray.train.step import train_step
-
-REPORT_SPACING = 150  # reports lie so many times their own cost apart: they take under 1 %
+from dcray.train.shard import RankContext, blank_model, init_weights
+from dcray.train.step import StepSums
+from dcray.train.steps import build_steps
 
 Fetch = Callable[[Iterable[NDArray[np.int64]]], Iterator[NDArray[Any]]]
 
 
 @dataclass(frozen=True)
 class Data:
-    """What a run reads: rows by their ids, in the order asked for, and the validation rows."""
+    """The data of a run: rows by their ids, in the order asked for, and the validation rows."""
 
     fetch: Fetch  # an iterable of row ids (n,) -> for each of them rows (n, T + 1)
     validation: ValidationRows
@@ -45,7 +47,7 @@ class _Run:
         self,
         config: RunConfig,
         data: Data,
-        place: Place,
+        place: RankContext,
         *,
         microbatch_size: int,
         report: Callable[[Report], None],
@@ -62,18 +64,25 @@ class _Run:
         self.fork = fork_step(config.num_steps, config.schedule)
         self.validation_epochs = validation_epochs(config, num_rows=len(data.validation))
         self.point_every = max(1, math.ceil(config.num_steps / config.runtime.num_points))
-        self.report_every, self.next_report = 1, 1
+        self.clock, self.earlier_seconds = ReportClock(config.runtime), 0.0
         self.new_points: list[Point] = []
         self.notes: tuple[str, ...] = ()
-        self.mark = self.drained = self.saved_at = time.perf_counter()
-        self.mark_step, self.idle, self.report_cost, self.earlier_seconds = 0, 0.0, 0.0, 0.0
 
     def _build(self) -> None:
         self.model = blank_model(self.config, self.place)
         self.optimizer = build_optimizer(self.model, self.config.optim)
+        self.stepper = build_steps(
+            self.model,
+            self.optimizer,
+            self.objective,
+            self.config,
+            self.place,
+            microbatch_size=self.microbatch_size,
+            mask_id=self.data.mask_id,
+        )
 
     def restore(self) -> None:
-        """Go on from the newest checkpoint that can be read, else from initial weights."""
+        """Restore the newest checkpoint that can be read, else draw initial weights."""
         held = self.checkpoints
         state = held.load(self.model, self.optimizer) if held else None
         self.notes = tuple(held.damaged) if held else ()
@@ -87,13 +96,13 @@ class _Run:
         points = [Point(*point) for point in state.pop("points")]
         self.progress = Progress(**state, points=points)
         self.new_points = list(points)  # a dead driver may have missed the last of them
-        self.mark_step, self.earlier_seconds = self.progress.step, self.progress.seconds
-        self.next_report = self.progress.step + 1
+        self.clock.resume(self.progress.step)
+        self.earlier_seconds = self.progress.seconds
 
     def steps(self) -> Iterator[Outcome]:
-        """Train to the end; yields an outcome early where the run stops or diverges."""
-        world = self.place.world_size
-        first, num_steps = self.progress.step, self.config.num_steps
+        """Train to the end; yield an outcome early if the run stops or diverges."""
+        config, world = self.config, self.place.world_size
+        first, num_steps = self.progress.step, config.num_steps
         mine = (
             whole.part(self.place.rank, world, self.microbatch_size)
             for whole in self.order.batches(first)
@@ -101,21 +110,24 @@ class _Run:
         slices, ids = tee_ids(mine)
         rows_of_steps = self.data.fetch(ids)
         for step, rows in zip(range(first, num_steps), rows_of_steps, strict=True):
-            self._step(step, next(slices), rows)
+            lr = config.optim.lr * lr_factor(step, num_steps, config.schedule)
+            tokens = self._tokens_seen(step + 1) - self._tokens_seen(step)
+            sums = self.stepper.train(next(slices), rows, lr=lr, tokens=tokens)
+            self._count(sums, tokens, lr)
             done = self.progress.step
             if self.validation_epochs & {*self.order.epochs_ended(done)} or done == num_steps:
                 outcome = self._validate()
                 if outcome:
                     yield outcome
                     return
-            if done >= self.next_report or done in (self.fork, num_steps):
+            if done >= self.clock.next_report or done in (self.fork, num_steps):
                 outcome = self._report()
                 if outcome:
                     yield outcome
                     return
 
     def finish(self) -> Outcome:
-        """The result of a complete schedule: the last loss, or the best epoch's, scored again."""
+        """Return the result of a complete schedule: the last loss, or the best epoch's anew."""
         progress = self.progress
         assert progress.last is not None
         if self.new_points:  # restored behind the last step: a dead driver may have missed them
@@ -130,50 +142,31 @@ class _Run:
         found = {"val_loss": loss, "val_loss_stderr": stderr, "val_bpb": bpb}
         return self._outcome("complete", best_epoch=best_epoch, **found)
 
-    def _step(self, step: int, part: Slice, rows: NDArray[Any]) -> None:
-        config = self.config
-        count = self.order.rows_after(step + 1) - self.order.rows_after(step)
-        lr = config.optim.lr * lr_factor(step, config.num_steps, config.schedule)
-        set_lr(self.optimizer, lr)
-        tokens = count * config.data.seq_len
-        sums = train_step(
-            self.model,
-            self.optimizer,
-            self.objective,
-            microbatches(
-                part,
-                rows,
-                self.place,
-                size=self.microbatch_size,
-                seed=config.seed,
-                mask_id=self.data.mask_id,
-            ),
-            step_tokens=tokens,
-            world_size=self.place.world_size,
-            max_grad_norm=config.optim.max_grad_norm,
-        )
+    def _count(self, sums: StepSums, tokens: int, lr: float) -> None:
+        """Count a step of `tokens` targets, and close the point of the curve that it ends."""
         self.meter.add(sums, tokens)
-        self.progress.step = step + 1
-        if (step + 1) % self.point_every == 0 or step + 1 == config.num_steps:
+        self.progress.step += 1
+        step = self.progress.step
+        if step % self.point_every == 0 or step == self.config.num_steps:
             self.meter.close(
-                step=step + 1,
+                step=step,
                 epoch=self._epoch(),
-                tokens_seen=self._tokens_seen(),
+                tokens_seen=self._tokens_seen(step),
                 lr=lr,
                 norm=sums.grad_norm,
             )
 
     def _validate(self) -> Outcome | None:
         self.place.wait()  # steps still under way are training time
-        began = time.perf_counter()
         progress = self.progress
-        result = self._evaluate(self.objective, progress.step)
-        progress.last = (progress.step, result.loss, result.bpb)
-        values = {"val/loss": result.loss}
-        if result.bpb is not None:
-            values["val/bpb"] = result.bpb
-        self._record(Point(progress.step, self._epoch(), self._tokens_seen(), values, time.time()))
-        self.idle += time.perf_counter() - began
+        with self.clock.aside():
+            result = self._evaluate(self.objective, progress.step)
+            progress.last = (progress.step, result.loss, result.bpb)
+            values = {"val/loss": result.loss}
+            if result.bpb is not None:
+                values["val/bpb"] = result.bpb
+            seen = self._tokens_seen(progress.step)
+            self._record(Point(progress.step, self._epoch(), seen, values, time.time()))
         if not math.isfinite(result.loss):
             self._report()
             return self._diverged(f"the validation loss is {result.loss}")
@@ -193,52 +186,41 @@ class _Run:
             mask_id=self.data.mask_id,
             microbatch_size=self.microbatch_size,
             draw=draw,
+            score=self.stepper.scorer(objective),
         )
 
     def _report(self) -> Outcome | None:
-        """Meet the other ranks, hand on the points, save when due; rank 0's clock decides."""
-        runtime, done = self.config.runtime, self.progress.step == self.config.num_steps
-        now = time.perf_counter()
-        step_seconds = (now - self.mark - self.idle) / max(1, self.progress.step - self.mark_step)
-        spacing = max(runtime.report_seconds, REPORT_SPACING * self.report_cost)
-        every = max(1, math.floor(spacing / max(step_seconds, 1e-9)))
-        due = now - self.saved_at >= runtime.checkpoint_seconds or done
-        flags = [float(due), float(self.should_stop()), float(every), now - self.mark]
-        points, (save, stop, interval, elapsed), fault = self.meter.flush(self.place, flags)
-        steps, drained = self.progress.step - self.mark_step, time.perf_counter()
-        tokens = steps * self.config.batch_size * self.config.data.seq_len
-        # From when the device had done the steps before: it works behind the clock of the host.
-        rate = tokens / max(drained - self.drained - self.idle, 1e-9)
-        self.drained = drained
-        if self.checkpoints is not None:
-            self.checkpoints.poll()
+        """Sync with the other ranks, report points, save if due; rank 0's clock decides."""
+        progress, held = self.progress, self.checkpoints
+        done = progress.step == self.config.num_steps
+        flags = [*self.clock.look(progress.step), float(self.should_stop())]
+        points, (every, elapsed, due, stop), fault = self.meter.flush(self.place, flags)
+        steps_per_second = self.clock.close(progress.step, int(every))
+        if held is not None:
+            held.poll()
         for point in points:
             self._record(point)
-        self.progress.seconds += elapsed
-        self.mark, self.mark_step, self.idle = now, self.progress.step, 0.0
-        self.report_every = min(int(interval), 2 * self.report_every + 1)
-        self.next_report = self.progress.step + self.report_every
-        said = time.perf_counter()
-        self.report(self._message(rate))  # may wait for whoever listens
-        self.report_cost = time.perf_counter() - said
-        self.idle += self.report_cost
+        progress.seconds += elapsed
+        with self.clock.reporting():
+            step_tokens = self.config.batch_size * self.config.data.seq_len
+            self.report(self._message(steps_per_second * step_tokens))
         if fault:
             return self._diverged(f"the training loss is {fault}")
-        if self.checkpoints is not None:
-            self._keep(self.checkpoints, due=bool(save or stop))
+        if held is not None:
+            with self.clock.aside():
+                self._keep(held, due=bool(due or stop) or done)
         if stop and not done:
             return self._outcome("stopped")
         return None
 
     def _keep(self, held: Checkpoints, *, due: bool) -> None:
-        """The trunk's state at its fork, then an own checkpoint where one is due."""
-        began, step = time.perf_counter(), self.progress.step
+        """Save the trunk's state at its fork, then an own checkpoint if one is due."""
+        step = self.progress.step
         if step == self.fork:
             held.save_fork(self.model, self.optimizer, self._state(), step=step)
         if due:
             held.save(self.model, self.optimizer, self._state(), step=step)
-            self.saved_at = time.perf_counter()
-        self.idle += time.perf_counter() - began
+            self.clock.saved()
 
     def _state(self) -> dict[str, Any]:
         return asdict(self.progress) | {"meter": self.meter.state(self.place)}
@@ -246,23 +228,24 @@ class _Run:
     def _message(self, rate: float) -> Report:
         progress, points, notes = self.progress, self.new_points, self.notes
         self.new_points, self.notes = [], ()
-        where = progress.step, self.config.num_steps, self._epoch(), self._tokens_seen()
+        seen = self._tokens_seen(progress.step)
+        where = progress.step, self.config.num_steps, self._epoch(), seen
         spent = progress.seconds, progress.first_step
         return Report(*where, *spent, rate, points, self.earlier_seconds, notes)
 
     def _epoch(self) -> float:
         return self.order.epoch_after(self.progress.step)
 
-    def _tokens_seen(self) -> int:
-        return self.order.rows_after(self.progress.step) * self.config.data.seq_len
+    def _tokens_seen(self, step: int) -> int:
+        """Count the targets of the first `step` steps, all ranks."""
+        return self.order.rows_after(step) * self.config.data.seq_len
 
     def _diverged(self, reason: str) -> Outcome:
         return self._outcome("diverged", reason=f"{reason} at step {self.progress.step}")
 
     def _outcome(self, state: str, **more: Any) -> Outcome:
         progress = self.progress
-        rows = self.order.rows_after(progress.step) - self.order.rows_after(progress.first_step)
-        trained = rows * self.config.data.seq_len
+        trained = self._tokens_seen(progress.step) - self._tokens_seen(progress.first_step)
         spent = progress.seconds, self.earlier_seconds
         return Outcome(state, progress.step, *spent, trained_tokens=trained, **more)
 
@@ -274,26 +257,29 @@ class _Run:
 def train(
     config: RunConfig,
     data: Data,
-    place: Place,
+    place: RankContext,
     *,
     microbatch_size: int,
     report: Callable[[Report], None],
     checkpoints: Checkpoints | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Outcome:
-    """Train a resolved configuration, from its newest checkpoint on where there is one.
+    """Train a resolved configuration, from its newest checkpoint if there is one.
 
     Every rank calls it with the same configuration; `report` is called equally often on each.
     """
-    run = _Run(
-        config,
-        data,
-        place,
-        microbatch_size=microbatch_size,
-        report=report,
-        checkpoints=checkpoints,
-        should_stop=should_stop,
-    )
-    with checkpoints or nullcontext():
-        run.restore()
-        return next(run.steps(), None) or run.finish()
+    with place.own_stream(), checkpoints or nullcontext():
+        run = _Run(
+            config,
+            data,
+            place,
+            microbatch_size=microbatch_size,
+            report=report,
+            checkpoints=checkpoints,
+            should_stop=should_stop,
+        )
+        try:
+            run.restore()
+            return next(run.steps(), None) or run.finish()
+        finally:
+            run.stepper.close()

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 
-from dcray.sections import ScheduleConfig
+from dcray.config.sections import ScheduleConfig
 
 
 def fork_step(num_steps: int, schedule: ScheduleConfig) -> int:
-    """The step at which decay begins: round((1 - decay_frac) * steps)."""
+    """Compute the step at which decay begins: round((1 - decay_frac) * steps)."""
     return round((1 - schedule.decay_frac) * num_steps)
 
 
 def lr_factor(step: int, num_steps: int, schedule: ScheduleConfig) -> float:
-    """The learning rate of step `step` (from 0) as a share of the peak.
+    """Compute the learning rate of step `step` (from 0) as a share of the peak.
 
     Both schedules warm up linearly over `warmup_steps`. "wsd" then stays at 1 until the fork and
     falls linearly, reaching `min_lr_frac` at the last step; "cosine" falls along half a cosine to

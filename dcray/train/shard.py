@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -15,15 +18,16 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from dcray.config import RunConfig
+from dcray.config.run import RunConfig
 from dcray.model.transformer import Transformer
+from dcray.train.launch.compiling import compile_model
 
 RESHARD_FROM = 2_000_000_000  # parameters: below, gathered weights stay until the backward pass
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where one rank computes: its device and, with several ranks, the mesh of all."""
+class RankContext:
+    """The place of one rank: its device and, with several ranks, the mesh of all."""
 
     device: torch.device
     rank: int = 0
@@ -31,13 +35,13 @@ class Place:
     mesh: DeviceMesh | None = None
 
     def total(self, values: Tensor) -> Tensor:
-        """The sum of a tensor over all ranks, on every rank."""
+        """Sum a tensor over all ranks, in place; every rank gets the sum."""
         if self.mesh is not None:
             dist.all_reduce(values)
         return values
 
     def put(self, array: NDArray[Any]) -> Tensor:
-        """The array on this rank's device."""
+        """Copy the array to this rank's device."""
         return to_device(array, self.device)
 
     def wait(self) -> None:
@@ -45,23 +49,45 @@ class Place:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
+    @contextmanager
+    def own_stream(self) -> Iterator[None]:
+        """Work on a stream of the device that is not the default one, alone: graphs need it.
+
+        On several ranks, and on a CPU, nothing changes.
+        """
+        if self.device.type != "cuda" or self.mesh is not None:
+            yield
+            return
+        self.wait()
+        with torch.cuda.stream(_stream(self.device)):
+            yield
+        self.wait()
+
     def barrier(self) -> None:
         """Wait for all ranks."""
         if self.mesh is not None:
             dist.barrier()
 
 
-def this_place(device: torch.device) -> Place:
-    """The place of this process in the default process group, or alone where there is none."""
+@lru_cache(maxsize=8)
+def _stream(device: torch.device) -> torch.cuda.Stream:
+    """Make one stream for all runs of a process: libraries keep workspaces for each stream."""
+    stream: Any = torch.cuda.Stream
+    found: torch.cuda.Stream = stream(device)
+    return found
+
+
+def this_place(device: torch.device) -> RankContext:
+    """Find the place of this process in the default process group, alone if there is none."""
     if not dist.is_initialized() or dist.get_world_size() == 1:
-        return Place(device)
+        return RankContext(device)
     world_size = dist.get_world_size()
     mesh = init_device_mesh(device.type, (world_size,))
-    return Place(device, dist.get_rank(), world_size, mesh)
+    return RankContext(device, dist.get_rank(), world_size, mesh)
 
 
 def to_device(array: NDArray[Any], device: torch.device) -> Tensor:
-    """The array on `device`; the host waits neither for the copy nor for what runs before it."""
+    """Copy the array to `device`; the host waits neither for the copy nor for earlier work."""
     host = torch.from_numpy(np.ascontiguousarray(array))
     if device.type == "cuda":
         host = host.pin_memory()
@@ -69,23 +95,24 @@ def to_device(array: NDArray[Any], device: torch.device) -> Tensor:
 
 
 def compute_dtype(precision: str, device: torch.device) -> torch.dtype:
-    """The dtype of the arithmetic: "auto" is bfloat16 on a GPU, float32 on a CPU."""
+    """Choose the dtype of the arithmetic: "auto" is bfloat16 on a GPU, float32 on a CPU."""
     if precision == "auto":
         return torch.bfloat16 if device.type == "cuda" else torch.float32
     dtype: torch.dtype = getattr(torch, precision)
     return dtype
 
 
-def build_model(config: RunConfig, place: Place) -> Transformer:
-    """The model of a resolved configuration, its weights a function of (seed, name) alone."""
+def build_model(config: RunConfig, place: RankContext) -> Transformer:
+    """Build the model of a resolved configuration, its weights drawn by (seed, name) alone."""
     model = blank_model(config, place)
     init_weights(model, seed=config.seed)
     return model
 
 
-def blank_model(config: RunConfig, place: Place) -> Transformer:
-    """The same without weights: for whoever loads all of them. Drawing some takes a second at 72M,
-    half a minute at 1.4B.
+def blank_model(config: RunConfig, place: RankContext) -> Transformer:
+    """Build the same model without weights, for a caller that loads all of them.
+
+    Drawing weights takes a second at 72M parameters, half a minute at 1.4B.
     """
     dtype = compute_dtype(config.runtime.precision, place.device)
     model = Transformer(
@@ -99,8 +126,7 @@ def blank_model(config: RunConfig, place: Place) -> Transformer:
         model.double()
     compiled = config.runtime.compile
     if compiled is True or (compiled == "auto" and place.device.type == "cuda"):
-        for block in model.blocks:
-            block.compile(dynamic=False)  # one shape: all batches are padded to it
+        compile_model(model, alone=place.mesh is None)
     if place.mesh is not None:
         _shard(model, place.mesh, dtype)
     model.to_empty(device=place.device)
@@ -118,9 +144,11 @@ def _shard(model: Transformer, mesh: DeviceMesh, dtype: torch.dtype) -> None:
 
 @torch.no_grad()
 def init_weights(model: nn.Module, *, seed: int) -> None:
-    """Truncated normal (+-2 sigma): sigma = 1/sqrt(fan_in) for matrices and the head, 1/dim for the
-    embedding; gains are 1 (SCIENCE, "Exact facts"). Drawn on the CPU by (seed, name), so that every
-    device, world size and order of construction gets the same weights.
+    """Draw the weights from a truncated normal (+-2 sigma); gains are 1.
+
+    sigma = 1/sqrt(fan_in) for matrices and the head, 1/dim for the embedding (SCIENCE, "Exact
+    facts"). They are drawn on the CPU by (seed, name), so that every device, world size and order
+    of construction gets the same weights.
     """
     for name, parameter in model.named_parameters():
         full = _initial(name, parameter, seed)
@@ -149,9 +177,9 @@ def _initial(name: str, parameter: nn.Parameter, seed: int) -> Tensor:
 
 
 def sync_gradients(model: nn.Module, *, sync: bool) -> None:
-    """Whether the next backward passes reduce gradients over ranks: the last micro-batch's do.
+    """Set whether the next backward passes reduce gradients over ranks: the last one's do.
 
-    Before that one, gathered weights stay for the next micro-batch where memory allows.
+    Before the last micro-batch, gathered weights stay for the next one if memory allows.
     """
     if isinstance(model, FSDPModule):
         model.set_requires_gradient_sync(sync)
@@ -159,5 +187,5 @@ def sync_gradients(model: nn.Module, *, sync: bool) -> None:
 
 
 def _is_large(model: nn.Module) -> bool:
-    """Whether its gathered weights are given back as soon as a pass is through them."""
+    """Tell whether the model's gathered weights are freed as soon as a pass has used them."""
     return sum(parameter.numel() for parameter in model.parameters()) >= RESHARD_FROM

@@ -15,11 +15,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dcray.config.sections import ModelConfig, OptimConfig
+from dcray.config.sizes import SIZES, Shape, layer_windows
 from dcray.objectives import Batch
 from dcray.objectives.ar import AR
-from dcray.sections import ModelConfig, OptimConfig
-from dcray.sizes import SIZES, Shape, layer_windows
-from dcray.train.keyed import row_keys
+from dcray.rng.keyed import row_keys
 from dcray.train.optim import build_optimizer
 from dcray.train.shard import init_weights
 from dcray.train.step import train_step

@@ -26,18 +26,20 @@ import torch
 from numpy.typing import NDArray
 from torch.profiler import ProfilerActivity, profile
 
-from dcray.config import RunConfig, override
+from dcray.config.run import RunConfig, override
 from dcray.corpus.order import cut_rows
-from dcray.train import keyed
-from dcray.train.checkpoint import Checkpoints
-from dcray.train.cost import fitting_microbatch, validation_epochs
-from dcray.train.evaluate import FINAL_DRAW, ValidationRows, evaluate, make_batch
+from dcray.corpus.validation_rows import ValidationRows
+from dcray.cost import fitting_microbatch, validation_epochs
+from dcray.rng import keyed
+from dcray.train.batching import make_batch
+from dcray.train.checkpoint.manager import Checkpoints
+from dcray.train.evaluate import FINAL_DRAW, evaluate
 from dcray.train.loop import Data, train
 from dcray.train.optim import build_optimizer
-from dcray.train.shard import Place, build_model
+from dcray.train.shard import RankContext, build_model
 from tests.bench.bench_gpu import MASK_ID, SEQ_LEN, WARM, configuration
 
-PLACE = Place(torch.device("cuda", 0))
+PLACE = RankContext(torch.device("cuda", 0))
 BUDGET, EPOCHS, OFTEN = 100_000_000, 16, 10.0
 VAL_TOKENS, VAL_ROWS = 10_000_000, 256  # in a study; and timed here
 

@@ -16,13 +16,13 @@ from typing import Any
 import torch
 
 from dcray.cli.train import run_all
-from dcray.config import RunConfig, override
-from dcray.evals.export import export
-from dcray.evals.harness import RunLM
+from dcray.config.run import RunConfig, override
+from dcray.config.toml import parse_assignments
+from dcray.evals.export.checkpoint import export
 from dcray.evals.run import find_run
-from dcray.evals.score import log_likelihoods
-from dcray.evals.tasks import quiet
-from dcray.toml import parse_assignments
+from dcray.evals.tasks.catalog import quiet
+from dcray.evals.tasks.harness import RunLM
+from dcray.evals.tasks.score import log_likelihoods
 from tests.bench.common import cluster_and_corpus, machine, spread
 
 SHAPES = {  # words of the context, choices, words of each

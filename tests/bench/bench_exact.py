@@ -19,18 +19,18 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
-from dcray.config import RunConfig, override
+from dcray.config.run import RunConfig, override
 from dcray.corpus.order import cut_rows
 from dcray.model import attention, head, transformer
 from dcray.objectives import Batch
-from dcray.train import keyed
+from dcray.rng import keyed
 from dcray.train.evaluate import ValidationRows
 from dcray.train.loop import Data, train
-from dcray.train.shard import Place, build_model
+from dcray.train.shard import RankContext, build_model
 from dcray.train.step import accumulate
 from tests.bench.bench_gpu import MASK_ID, VOCAB_SIZE
 
-PLACE = Place(torch.device("cuda", 0))
+PLACE = RankContext(torch.device("cuda", 0))
 STEPS, T, MEAN_OF = 200, 1024, 10
 
 

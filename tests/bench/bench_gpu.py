@@ -7,7 +7,7 @@ Each case is the product's own loop (`dcray.train.loop.train`, no Ray) on the pa
 batch, dropout on; give --tokens: a card that is short of power runs slower on random ones. Said of
 each: tokens/s (steps by the wall clock after the warm-up, reports and all, of all devices together)
 and what the loop itself reported, lowest to highest; exact-causal MFU, peak memory beside the
-estimate of `dcray.train.cost`, seconds to the first step, the share of the time in which the loop
+estimate of `dcray.cost`, seconds to the first step, the share of the time in which the loop
 waited for rows. MICRO left out: the estimate picks it.
 """
 
@@ -24,13 +24,13 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from dcray.config import RunConfig, override
+from dcray.config.run import RunConfig, override
 from dcray.corpus.order import cut_rows
-from dcray.train.cost import fitting_microbatch, memory, row_flops
+from dcray.cost import fitting_microbatch, memory, row_flops
+from dcray.reports import Report
 from dcray.train.evaluate import ValidationRows
 from dcray.train.loop import Data, train
-from dcray.train.progress import Report
-from dcray.train.shard import Place, this_place
+from dcray.train.shard import RankContext, this_place
 
 VOCAB_SIZE, MASK_ID, SEQ_LEN = 50_258, 50_257, 2048
 PEAK_FLOPS = 989e12  # an H100 or H200, dense bfloat16
@@ -83,7 +83,7 @@ def configuration(size: str, objective: str, num_rows: int = ROWS, **changes: An
 
 def measure(
     config: RunConfig,
-    place: Place,
+    place: RankContext,
     tokens: NDArray[np.uint16],
     *,
     micro: int | None,
@@ -138,7 +138,7 @@ def measure(
     )
 
 
-def here() -> Place:
+def here() -> RankContext:
     """This process's device; with torchrun the group of all."""
     rank = int(os.environ.get("LOCAL_RANK", 0))
     torch.cuda.set_device(rank)

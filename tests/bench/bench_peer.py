@@ -26,10 +26,10 @@ import numpy as np
 import torch
 from torch import nn
 
+from dcray.config.sizes import SIZES
 from dcray.corpus.order import cut_rows
-from dcray.sizes import SIZES
 
-STEP_TOKENS, T = 262_144, 2048
+STEP_TOKENS, T, VOCAB_SIZE, MICRO = 262_144, 2048, 50_258, 16  # the paper's
 WEIGHT, MASK_RATIO_MAX = 0.4, 0.5  # scripts/all5models_diffaux_mc.sh
 
 
@@ -74,7 +74,7 @@ def measure(path: Path, rows: np.ndarray, case: str, seconds: float, device: str
     from dcp import model as peer
     from dcp.optim import DistShardedAdamW
 
-    shape, vocab_size = SIZES[size], 50_258
+    shape, vocab_size = SIZES[size], VOCAB_SIZE
     with torch.device("meta"):
         model = peer.GPT(
             peer.GPTConfig(
@@ -89,7 +89,7 @@ def measure(path: Path, rows: np.ndarray, case: str, seconds: float, device: str
     context = (
         torch.amp.autocast("cuda", dtype=torch.bfloat16) if device == "cuda" else nullcontext()
     )
-    micro = 8 if size == "1.4b" else 16
+    micro = 8 if size == "1.4b" else MICRO
     count, place = STEP_TOKENS // (micro * T), 0
 
     def batch() -> tuple[torch.Tensor, torch.Tensor]:
@@ -136,13 +136,16 @@ def measure(path: Path, rows: np.ndarray, case: str, seconds: float, device: str
 
 
 def main() -> None:
-    global STEP_TOKENS
+    global STEP_TOKENS, T, VOCAB_SIZE, MICRO
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("checkout", type=Path)
     parser.add_argument("tokens", type=Path)
     parser.add_argument("cases", nargs="+", metavar="SIZE:OBJECTIVE")
     parser.add_argument("--seconds", type=float, default=10)
+    parser.add_argument("--small", type=int, help="rows of 512 tokens a step, 4,097 ids, at once")
     args = parser.parse_args()
+    if args.small:
+        STEP_TOKENS, T, VOCAB_SIZE, MICRO = 512 * args.small, 512, 4_097, args.small
     sys.path.insert(0, str(args.checkout))
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cpu":

@@ -12,10 +12,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from dcray.cluster import ray_cluster, set_environment
-from dcray.corpus import vocabularies
+from dcray.cluster.environment import set_environment
+from dcray.cluster.start import ray_cluster
 from dcray.corpus.manifest import Corpus
 from dcray.corpus.prepare import prepare
+from dcray.corpus.tokenizers import vocabularies
 from dcray.sources import decode_utf8, parse
 
 

@@ -1,7 +1,7 @@
 """Where a step of a GPU goes: python -m tests.bench.bench_profile TOKENS SIZE:OBJECTIVE:MICRO ...
 
 The product's own loop on text; after a warm-up two steps under torch's profiler, their kernels
-summed by kind and the dearest listed, in milliseconds of a step. The step without the profiler
+summed by kind and the costliest listed, in milliseconds of a step. The step without the profiler
 stands beside the sum: the rest is time in which the device had nothing to do.
 """
 
@@ -20,7 +20,7 @@ from torch.profiler import ProfilerActivity, profile
 from dcray.corpus.order import cut_rows
 from dcray.train.evaluate import ValidationRows
 from dcray.train.loop import Data, train
-from dcray.train.shard import Place
+from dcray.train.shard import RankContext
 from tests.bench.bench_gpu import MASK_ID, SEQ_LEN, configuration
 
 WARM, PLAIN, PROFILED = 4, 8, 2  # steps
@@ -52,8 +52,8 @@ def show(name: str, profiler: Any, plain: float) -> None:
     print(f"{name}: {plain:.1f} ms a step, its kernels {total:.1f} ms")
     for kind, took in sorted(spent.items(), key=lambda pair: -pair[1]):
         print(f"  {took:8.1f} ms {took / total:6.1%}  {kind}")
-    dearest = sorted(kernels.items(), key=lambda pair: -sum(pair[1]))[:32]
-    for kernel, each in dearest:
+    costliest = sorted(kernels.items(), key=lambda pair: -sum(pair[1]))[:32]
+    for kernel, each in costliest:
         print(f"    {sum(each):8.2f} ms  {len(each) / PROFILED:5.0f} x  {kernel[:110]}", flush=True)
 
 
@@ -82,7 +82,7 @@ def main() -> None:
         train(
             configuration(size, objective, len(rows)),
             Data(fetch, ValidationRows(rows[:4], None), MASK_ID),
-            Place(torch.device("cuda", 0)),
+            RankContext(torch.device("cuda", 0)),
             microbatch_size=int(micro),
             report=lambda _said: None,
             should_stop=lambda marks=marks: len(marks) > 2,  # type: ignore[misc]

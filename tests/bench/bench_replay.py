@@ -31,8 +31,8 @@ from functools import partial
 from itertools import chain, product
 from pathlib import Path
 
-from dcray.search.space import Trunk
-from dcray.search.trunks import CROSS
+from dcray.search.candidates import CROSS
+from dcray.study.space import Trunk
 from tests.bench.replay import (
     DATA,
     Played,
@@ -130,7 +130,7 @@ def warm_starts(tables: list[Table], seeds: int) -> Iterator[tuple[str, Iterable
                 yield (
                     f"to {budget:,}: warm gp {number}, {label}",
                     (
-                        play(b, seed=seed, first=wishes(a)[:points])
+                        play(b, seed=seed, first=cell_specs(a)[:points])
                         for (a, b), seed in product(pairs, range(max(1, seeds // 4)))
                     ),
                 )
@@ -142,15 +142,15 @@ def warm_starts(tables: list[Table], seeds: int) -> Iterator[tuple[str, Iterable
         )
 
 
-def wishes(source: Table) -> list[dict[str, float]]:
+def cell_specs(source: Table) -> list[dict[str, float]]:
     """The winner of a table and the cross around it."""
     point = {name: float(value) for name, value in source.winner().values}
     return [{"lr": point["lr"] * lr, "tau": point["tau"] * tau} for lr, tau in CROSS]
 
 
 def nearest(table: Table, source: Table, number: int, points: int) -> list[Trunk]:
-    """The trunks of a table nearest to the wishes in turn, as search.trunks chooses them."""
-    asked, chosen = wishes(source)[:points], []
+    """The trunks of a table nearest to the targets in turn, as search.candidates chooses them."""
+    asked, chosen = cell_specs(source)[:points], []
     while len(chosen) < number:
         chosen.append(table.space.snap(asked[len(chosen) % len(asked)], chosen))
     return [trunk for trunk in table.trunks if trunk.values in chosen]

@@ -17,8 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from dcray.cluster import ray_cluster, set_environment
-from dcray.config import RunConfig, override
+from dcray.cluster.environment import set_environment
+from dcray.cluster.start import ray_cluster
+from dcray.config.run import RunConfig, override
 from dcray.corpus.manifest import Corpus
 from dcray.corpus.order import Order, cut_rows
 from dcray.corpus.prepare import prepare

@@ -15,7 +15,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from dcray.cluster import ray_cluster, set_environment
+from dcray.cluster.environment import set_environment
+from dcray.cluster.start import ray_cluster
 
 CELLS = {("60k", 16_000): 4.865, ("60k", 64_000): 3.549, ("226k", 32_000): 3.891}
 SHUFFLES = (42, 1, 2, 3, 4, 5, 6, 7, 8)
@@ -25,20 +26,19 @@ class Silent:
     """A view that shows nothing."""
 
     def note(self, text: str) -> None: ...
-    def begin(self, *_: object) -> None: ...
-    def report(self, *_: object) -> None: ...
-    def end(self, *_: object) -> None: ...
+    def show(self, event: object) -> None: ...
 
 
 def main(folder: Path) -> None:
     """Train every cell on every shuffle; print losses, means and spreads beside the table's."""
     set_environment()
-    from dcray.config import RunConfig, override
+    from dcray.config.run import RunConfig, override
     from dcray.corpus.manifest import Corpus
     from dcray.corpus.prepare import prepare
+    from dcray.driver.driver import train_runs
+    from dcray.driver.session import Session
     from dcray.plugins import load
-    from dcray.search.execute import execute
-    from dcray.search.request import request
+    from dcray.search.specs import single_run
     from dcray.track.store import Store
 
     losses: dict[tuple[str, int], list[tuple[float, float]]] = {cell: [] for cell in CELLS}
@@ -67,10 +67,10 @@ def main(folder: Path) -> None:
                         "validation.epochs": "end",
                     },
                 )
-                wanted.append(request(config, corpus, study=f"s{seed}", recipe="ar"))
+                wanted.append(single_run(config, corpus, study=f"s{seed}", recipe="ar"))
             with Store.open(folder, study=f"s{seed}") as store:
-                for ended in execute(wanted, corpus, store, directory=folder, view=Silent()):
-                    cell = ended.request.key.cell
+                for ended in train_runs(wanted, Session(corpus, store, folder, Silent())):
+                    cell = ended.key.cell
                     assert ended.val_loss is not None, ended
                     assert ended.val_bpb is not None, ended
                     found = losses[cell.size, cell.unique_tokens]

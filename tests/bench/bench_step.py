@@ -15,6 +15,7 @@ import statistics
 import time
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from itertools import pairwise
 from multiprocessing import get_context
 from pathlib import Path
@@ -23,22 +24,19 @@ from typing import Any, NamedTuple
 import numpy as np
 import psutil
 
-from dcray.config import RunConfig
+from dcray.config.run import RunConfig
 from dcray.corpus.manifest import Corpus
 from dcray.corpus.order import cut_rows
 from dcray.corpus.stream import StreamRefs, publish
-from dcray.search.book import Book
-from dcray.search.place import this_machine
-from dcray.search.queue import Ended
-from dcray.search.request import Request, request
-from dcray.search.runner import StopRequest, run_trials
+from dcray.driver.recorder import RunRecorder
+from dcray.driver.resources import this_machine
+from dcray.search.specs import single_run
 from dcray.track.store import Store
-from dcray.train.progress import Report
+from dcray.types import RunResult
 from tests.bench.common import (
-    InTurn,
     cluster_and_corpus,
     configuration,
-    lone_trial,
+    in_turn,
     machine,
     spread,
 )
@@ -84,56 +82,34 @@ def trainer_cpu() -> float:
     return max(spent)
 
 
-class Watch:
-    """What the record's keeper tells a person; here: where the run stood."""
-
-    def __init__(self) -> None:
-        self.marks: list[Mark] = []
-        self.ended: list[Ended] = []
-
-    def note(self, text: str) -> None:
-        pass
-
-    def begin(self, request: Request, run: RunConfig) -> None:
-        pass
-
-    def report(self, request: Request, report: Report) -> None:
-        mark = Mark(report.step, report.seconds, report.tokens_per_second, trainer_cpu())
-        self.marks.append(mark)
-
-    def end(self, ended: Ended) -> None:
-        self.ended.append(ended)
-
-
 def through_ray(
     run: RunConfig, corpus: Corpus, refs: StreamRefs, folder: Path
 ) -> tuple[list[Mark], float]:
     """The reports and the final loss of one in-process trial that is kept in MLflow."""
-    watch = Watch()
+    marks, losses = list[Mark](), list[float]()
     with Store.open(folder.parent, study=folder.parent.name) as store:
-        one = request(run, corpus, study=store.study, recipe=run.objective.name)
-        book = Book(store, corpus, this_machine(), watch, lambda _: None)
-        book.expect(one, run)
-        run_trials(
-            InTurn([lone_trial(one.name, run, folder)]),
-            {"data": refs},
-            book.listener(),
-            logs=folder.parent / "logs",
-            stop=StopRequest(),
-        )
-    (ended,) = watch.ended
-    assert ended.val_loss is not None, ended.traceback or ended.reason
-    return watch.marks, ended.val_loss
+        spec = single_run(run, corpus, study=store.study, recipe=run.objective.name)
+        recorder = RunRecorder(store, corpus, this_machine())
+        for event in in_turn([replace(spec, place=run.runtime)], refs, folder):
+            event = recorder.write(event)
+            if isinstance(event, RunResult):
+                assert event.val_loss is not None, event.traceback or event.reason
+                losses.append(event.val_loss)
+            elif (said := event.report) is not None:
+                mark = Mark(said.step, said.seconds, said.tokens_per_second, trainer_cpu())
+                marks.append(mark)
+    (loss,) = losses
+    return marks, loss
 
 
 def bare(config: dict[str, Any], corpus_path: str, folder: str) -> tuple[list[Mark], float]:
     """The same by the loop alone; runs in a process of its own."""
     import torch
 
-    from dcray.train.checkpoint import Checkpoints
+    from dcray.train.checkpoint.manager import Checkpoints
     from dcray.train.evaluate import ValidationRows
     from dcray.train.loop import Data, train
-    from dcray.train.shard import Place
+    from dcray.train.shard import RankContext
 
     run, corpus = RunConfig.model_validate(config), Corpus.open(corpus_path)
     torch.set_num_threads(run.runtime.threads)
@@ -146,7 +122,9 @@ def bare(config: dict[str, Any], corpus_path: str, folder: str) -> tuple[list[Ma
         np.asarray(cut_rows(tokens, seq_len, seq_len)),
         np.asarray(cut_rows(text_bytes, seq_len, seq_len)),
     )
-    place = Place(torch.device(run.runtime.device, *([0] if run.runtime.device == "cuda" else [])))
+    place = RankContext(
+        torch.device(run.runtime.device, *([0] if run.runtime.device == "cuda" else []))
+    )
     outcome = train(
         run,
         Data(lambda all_ids: (rows[ids] for ids in all_ids), validation, corpus.mask_id),

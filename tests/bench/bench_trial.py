@@ -15,45 +15,38 @@ import time
 from pathlib import Path
 
 from dcray.corpus.stream import StreamRefs, publish
-from dcray.search.runner import Listener, StopRequest, Trial, run_trials
-from dcray.train.progress import Outcome, Report
+from dcray.types import RunResult, RunSpec
 from tests.bench.common import (
-    InTurn,
     cluster_and_corpus,
     configuration,
-    lone_trial,
+    in_turn,
+    lone_run,
     machine,
     spread,
 )
 
 
-def starts(trials: list[Trial], refs: StreamRefs, logs: Path) -> tuple[list[float], list[float]]:
+def starts(
+    specs: list[RunSpec], refs: StreamRefs, checkpoints: Path
+) -> tuple[list[float], list[float]]:
     """Seconds from handing out to the first step, and beyond the training; trial by trial."""
     found: dict[str, float] = {}
     beyond: list[float] = []
     trained: list[float] = []
-    began = [time.perf_counter()]
-
-    def on_report(name: str, report: Report) -> None:
-        assert name in found or report.step == 1, "it went on from a checkpoint"
-        found.setdefault(name, time.perf_counter() - began[0])
-
-    def on_end(_name: str, outcome: Outcome, traceback: str) -> None:
-        assert outcome.state == "complete", traceback or outcome.reason
-        trained.append(outcome.seconds)
+    began = time.perf_counter()
+    for event in in_turn(specs, refs, checkpoints):
         now = time.perf_counter()
-        beyond.append(now - began[0] - outcome.seconds)
-        began[0] = now
-
-    run_trials(
-        InTurn(trials),
-        {"data": refs},
-        Listener(on_report, on_end),
-        logs=logs,
-        stop=StopRequest(),
-    )
+        if isinstance(event, RunResult):
+            assert event.state == "complete", event.traceback or event.reason
+            trained.append(event.device_seconds)
+            beyond.append(now - began - event.device_seconds)
+            began = now
+        elif event.report is not None:
+            name = event.spec.name
+            assert name in found or event.report.step == 1, "it went on from a checkpoint"
+            found.setdefault(name, now - began)
     assert min(trained) > 0
-    assert len(found) == len(beyond) == len(trials)
+    assert len(found) == len(beyond) == len(specs)
     return list(found.values()), beyond
 
 
@@ -77,8 +70,8 @@ def main() -> None:
             run = configuration(args.device, 20, corpus, args.overrides, **more)
             refs = publish(corpus, run.data.unique_tokens, run.data.val_tokens, "resident")
             home = place / "study" / "checkpoints"
-            trials = [lone_trial(f"t{i}", run, home / f"t{i}") for i in range(count)]
-            (first, *rest), (_, *beyond) = starts(trials, refs, home.parent / "logs")
+            specs = [lone_run(f"t{i}", run) for i in range(count)]
+            (first, *rest), (_, *beyond) = starts(specs, refs, home)
             found[name] = statistics.median(rest)
             print(
                 f"{name}: first {first:.2f} s, then {spread(rest)} s; whole overhead of the later "

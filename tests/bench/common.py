@@ -10,14 +10,17 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from dcray.cluster import ray_cluster, set_environment
-from dcray.config import RunConfig, override
+from dcray.cluster.environment import set_environment
+from dcray.cluster.start import ray_cluster
+from dcray.config.run import RunConfig, override
+from dcray.config.toml import parse_assignments
 from dcray.corpus.manifest import Corpus
 from dcray.corpus.prepare import prepare
-from dcray.search.runner import Trial
+from dcray.corpus.stream import StreamRefs
+from dcray.driver.stop import StopRequest
+from dcray.driver.tune import TuneLoop
 from dcray.sources import parse
-from dcray.toml import parse_assignments
-from dcray.train.worker import Leg
+from dcray.types import Cell, Event, RunKey, RunSpec
 
 CPU = {  # the quickstart's model and rows
     "size": "226k",
@@ -84,22 +87,19 @@ def spread(values: Sequence[float]) -> str:
     return f"{statistics.median(values):.4g} ({min(values):.4g} to {max(values):.4g})"
 
 
-class InTurn:
-    """Hands out trials in the order given."""
-
-    def __init__(self, trials: list[Trial]) -> None:
-        self.trials = list(trials)
-
-    def next(self) -> Trial | None:
-        return self.trials.pop(0) if self.trials else None
-
-    def left(self, trial: Trial) -> None:
-        pass
-
-    def finished(self) -> bool:
-        return not self.trials
+def lone_run(name: str, run: RunConfig) -> RunSpec:
+    """A run in its place that stands alone; name: letters and digits."""
+    cell = Cell("bench", run.size_name, run.data.unique_tokens, run.objective.name)
+    return RunSpec(RunKey(cell, name, run.seed), run, "", place=run.runtime)
 
 
-def lone_trial(name: str, run: RunConfig, folder: Path) -> Trial:
-    """A trial of one run that stands alone."""
-    return Trial((Leg(name, run, folder),), "data")
+def in_turn(specs: Sequence[RunSpec], refs: StreamRefs, checkpoints: Path) -> Iterator[Event]:
+    """Run one trial after the other on the connected Ray; what they say, as it comes in."""
+    logs = checkpoints.parent / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    loop = TuneLoop({"data": refs}, checkpoints=checkpoints, logs=logs, stop=StopRequest())
+    for spec in specs:
+        loop.submit((spec,), "data")
+        while loop.running:
+            yield from loop.step()
+    loop.close()

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
-from dcray.search.boxes import parse_space
 from dcray.search.ladder import Decision, Losses, cohort, generation
-from dcray.search.propose import Wish, propose, trunk_value
-from dcray.search.space import Space, Trunk, Values, build_space
+from dcray.search.sampler import Target, propose, trunk_value
+from dcray.study.axes import parse_space
+from dcray.study.space import Space, Trunk, Values, build_space
 
 DATA = Path(__file__).parent / "data" / "mini_cell.csv"
 FORK = 0.9  # of an epoch count: where its decay begins
@@ -136,7 +136,7 @@ def play_generations(
     size: int,
     share: float,
     seed: int,
-    first: Sequence[Wish] = (),
+    first: Sequence[Target] = (),
     value: Value = trunk_value,
 ) -> Played:
     """`number` trunks, `size` at a time, each generation proposed from the earlier ones."""

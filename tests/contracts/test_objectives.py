@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from dcray import plugins
-from dcray.config import RunConfig, override
+from dcray.config.run import RunConfig, override
 from dcray.objectives import Batch
-from dcray.train import keyed
-from dcray.train.shard import Place, build_model
+from dcray.rng import keyed
+from dcray.train.shard import RankContext, build_model
 from tests.support import MASK_ID, VOCAB_SIZE, tiny_config
 
 NAMES = plugins.names("objectives")
@@ -21,7 +21,7 @@ ROWS, LENGTH = 6, 16
 @pytest.fixture
 def model():
     """A tiny model in float64, dropout on where a key is given."""
-    return build_model(tiny_config(runtime__precision="float64"), Place(torch.device("cpu")))
+    return build_model(tiny_config(runtime__precision="float64"), RankContext(torch.device("cpu")))
 
 
 def batch(real=(1.0,) * ROWS, *, rows=slice(None)) -> tuple[Batch, torch.Tensor]:

@@ -3,9 +3,9 @@
 import errno
 import hashlib
 import os
-import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dcray.cluster.process import Process, this_process
 from dcray.corpus.folder import (
     NO_SPACE,
     StreamWriter,
@@ -53,9 +54,8 @@ def test_shards_hold_the_stream_and_budgets_its_prefixes(
 def test_a_partial_folder_of_a_dead_run_is_removed_and_a_live_one_kept(tmp_path):
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
-    host = socket.gethostname()
-    stale = tmp_path / f".corpus.partial-{host}-{dead.pid}-1"
-    elsewhere = tmp_path / f".corpus.partial-other.{host}-1-1"
+    stale = tmp_path / f".corpus.partial-{replace(this_process(), pid=dead.pid).mark()}"
+    elsewhere = tmp_path / f".corpus.partial-{Process(dead.pid, 'ab', '7', 7).mark()}"
     for folder in (stale, elsewhere):
         folder.mkdir()
         (folder / "train-00000.bin").write_bytes(b"half")
@@ -68,12 +68,12 @@ def test_a_partial_folder_of_a_dead_run_is_removed_and_a_live_one_kept(tmp_path)
 
 
 def test_a_partial_folder_is_known_whatever_its_name_and_its_host(tmp_path):
-    """Brackets are letters, not a pattern; host-1's process 55 is not host's process 1."""
+    """Brackets are letters, not a pattern; another corpus's partial folder stays."""
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
-    host = socket.gethostname()
-    stale = tmp_path / f".texts [v2].partial-{host}-{dead.pid}-1"
-    elsewhere = tmp_path / f".texts [v2].partial-{host}-1-{dead.pid}-1"
+    mark = replace(this_process(), pid=dead.pid).mark()
+    stale = tmp_path / f".texts [v2].partial-{mark}"
+    elsewhere = tmp_path / f".texts v.partial-{mark}"
     for folder in (stale, elsewhere):
         folder.mkdir()
     remove_stale(tmp_path / "texts [v2]")

@@ -6,9 +6,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dcray.config.sections import rows_in
 from dcray.corpus.order import Order, cut_rows, epoch_order, paper_order
 from dcray.errors import ConfigError
-from dcray.sections import rows_in
 from tests.support import tiny_config
 
 

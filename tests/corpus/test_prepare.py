@@ -10,6 +10,7 @@ from contextlib import nullcontext
 
 import numpy as np
 import pytest
+import tokenizers
 
 from dcray.corpus.manifest import Corpus, sha256_file
 from dcray.corpus.order import cut_rows
@@ -245,7 +246,7 @@ def test_a_damaged_shard_is_named(corpus, folder, tmp_path, damage):
     else:
         path.unlink()
     opened = Corpus.open(tmp_path / "c")
-    with pytest.raises(ConfigError, match=r"train-00000\.bin .* run dcray prepare again"):
+    with pytest.raises(ConfigError, match=r"train-00000\.bin .* dcray prepare again"):
         opened.verify()
     with pytest.raises(ConfigError, match=r"train-00000\.bin"):
         opened.tokens(100, verify=True)
@@ -281,10 +282,37 @@ def test_invalid_utf8_and_empty_files_are_counted_and_named(tmp_path, ray_sessio
     (root / "empty.txt").write_bytes(b"")
     (root / "lone.jsonl").write_text('{"text": "half a pair \\ud83d here"}\n')
     asked = {"tokenizer": "byte", "budgets": [1000], "val_tokens": 100}
-    manifest = prepare(parse(f"files:{root}"), tmp_path / "c", **asked)
+    with pytest.raises(ConfigError, match=r"bad\.txt is not UTF-8 \(byte 0xff"):
+        prepare(parse(f"files:{root}"), tmp_path / "c", **asked)
+    assert not (tmp_path / "c").exists()
+    source = parse(f"files:{root}", {"not_utf8": "replace"})
+    manifest = prepare(source, tmp_path / "c", **asked)
     assert manifest.invalid_utf8.count == 5
     assert manifest.invalid_utf8.examples == ("bad.txt", "lone.jsonl:1")
     assert manifest.empty_documents.examples == ("empty.txt",)
+
+
+def test_a_corpus_of_old_is_read_and_answers_the_same_request(corpus, folder, tmp_path):
+    """Its manifest knows nothing of what was left out, nor of what the tokenizer knows."""
+    old = shutil.copytree(corpus.path, tmp_path / "old")
+    record = json.loads((old / "manifest.json").read_text())
+    del record["known_frac"], record["source"]["left_out"]
+    (old / "manifest.json").write_text(json.dumps(record))
+    Corpus.open(old).verify()
+    assert prepare(parse(f"files:{folder}"), old, **ASKED).source == record["source"]
+
+
+def test_a_text_unknown_to_its_tokenizer_is_refused_and_nothing_is_left(
+    folder, tmp_path, ray_session
+):
+    """The folder's text is of Chinese, emoji and words: a, b, c, ... are less than half of it."""
+    model = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<unk>": 0, "beta": 1}, "<unk>"))
+    model.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    model.save(str(tmp_path / "tokenizer.json"))
+    asked = ASKED | {"tokenizer": f"hf:{tmp_path}"}
+    with pytest.raises(ConfigError, match=r"knows \d+% of the characters of this text"):
+        prepare(parse(f"files:{folder}"), tmp_path / "c", **asked)
+    assert [path.name for path in tmp_path.iterdir()] == ["tokenizer.json"]
 
 
 def test_an_unreadable_file_is_named_and_nothing_is_left(tmp_path, ray_session):
@@ -295,6 +323,15 @@ def test_an_unreadable_file_is_named_and_nothing_is_left(tmp_path, ray_session):
     with pytest.raises(ConfigError, match=r"cut\.jsonl\.gz cannot be read"):
         prepare(parse(f"files:{root}"), tmp_path / "c", **ASKED)
     assert [path.name for path in tmp_path.iterdir()] == ["texts"]
+
+
+def test_a_source_that_is_too_small_says_what_it_left_out(tmp_path):
+    """Most often that is why: the text is in files of a kind that is not read."""
+    np.save(tmp_path / "ids.npy", np.arange(1000, dtype=np.uint16))
+    (tmp_path / "more.npz").write_bytes(b"PK")
+    source = parse(f"tokens:{tmp_path}", {"vocabulary": "ids:1000"})
+    with pytest.raises(ConfigError, match=r"is too small.*; left out: 1 \.npz \(more\.npz\)"):
+        prepare(source, tmp_path / "c", tokenizer=None, budgets=[2000], val_tokens=50)
 
 
 def test_only_empty_files(tmp_path, ray_session):
@@ -322,15 +359,17 @@ def long_line(path, megabytes):
 
 
 @pytest.mark.parametrize(
-    "megabytes", [4, pytest.param(200, marks=[pytest.mark.slow])], ids=["4MB", "200MB"]
+    ("megabytes", "tokenizer"),
+    [(4, "bpe:260"), pytest.param(200, "byte", marks=[pytest.mark.slow])],
+    ids=["4MB", "200MB"],
 )
-def test_a_single_long_line_streams_through(tmp_path, ray_session, megabytes):
+def test_a_single_long_line_streams_through(tmp_path, ray_session, megabytes, tokenizer):
     first, second, last = sorted(("a.txt", "b.txt", "c.txt"), key=lambda name: place(name, 42))
     long_line(tmp_path / last, megabytes)
     for name in (first, second):
         (tmp_path / name).write_text(text(name == first, 600))
     size = megabytes << 20
-    asked = {"tokenizer": "bpe:260", "budgets": [size // 20], "val_tokens": 1000}
+    asked = {"tokenizer": tokenizer, "budgets": [size // 20], "val_tokens": 1000}
     manifest = prepare(parse(f"files:{tmp_path}"), tmp_path / "c", **asked)
     assert manifest.train.tokens == size // 20
     Corpus.open(tmp_path / "c").verify()

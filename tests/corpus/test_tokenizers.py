@@ -9,7 +9,8 @@ import tokenizers as hf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dcray.corpus import encoders, tokenizers, vocabularies
+from dcray.corpus.tokenizers import encoders, vocabularies
+from dcray.corpus.tokenizers import tokenizer as tokenizers
 from dcray.errors import ConfigError
 
 TRAINING = [
@@ -222,3 +223,55 @@ def test_gpt2_ids_are_the_published_ones():
     assert tokenizers.from_dict(ids.to_dict()) == ids
     with pytest.raises(ConfigError, match="known by its ids alone"):
         ids.decode(np.array([1]))
+
+
+def unknown_of(folder, model):
+    """A tokenizer.json of a model that knows the letters a ... f, cut letter by letter."""
+    built = hf.Tokenizer(model)
+    built.pre_tokenizer = hf.pre_tokenizers.Sequence(
+        [hf.pre_tokenizers.WhitespaceSplit(), hf.pre_tokenizers.Split(hf.Regex("."), "isolated")]
+    )
+    built.save(str(folder / "tokenizer.json"))
+    return encoders.HuggingFaceTokenizer.from_file(folder / "tokenizer.json")
+
+
+LETTERS = {letter: number for number, letter in enumerate(["<unk>", *"abcdef"])}
+MODELS = {
+    "words": lambda: hf.models.WordLevel(LETTERS, unk_token="<unk>"),
+    "pieces": lambda: hf.models.WordPiece(LETTERS, unk_token="<unk>"),
+    "unigram": lambda: hf.models.Unigram([(letter, -1.0) for letter in LETTERS], unk_id=0),
+    "merges": lambda: hf.models.BPE(LETTERS, [], unk_token="<unk>"),
+    "drops": lambda: hf.models.BPE(LETTERS, []),  # without an unknown id: characters vanish
+}
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_tokenizer_that_knows_less_than_half_of_a_text_is_refused(tmp_path, kind):
+    """The share is counted by hand: letters a ... f of all that is no white space."""
+    tokenizer = unknown_of(tmp_path, MODELS[kind]())
+    for text, known in {
+        "abc def": 1.0,
+        "abc\u00e9 \u4f60\u597d": 0.5,
+        " ": 1.0,
+        "fed\nxf": 0.8,
+    }.items():
+        assert tokenizers.known_frac(tokenizer, [text]) == known
+    assert tokenizers.known_frac(tokenizer, ["abcd", "xxxx"]) == 0.5
+    for text, said in {"xyz \u4f60": "0%", "ab xyz": "40%"}.items():
+        with pytest.raises(ConfigError, match=rf"knows {said} of the characters of this text"):
+            tokenizers.known_frac(tokenizer, [text])
+
+
+def test_a_byte_level_tokenizer_knows_every_text():
+    assert tokenizers.known_frac(vocabularies.train_bpe("bpe:290", TRAINING), ["\u4f60"]) is None
+    assert tokenizers.known_frac(encoders.ByteTokenizer(), ["\u4f60"]) is None
+
+
+def test_what_byte_fallback_spells_is_known(tmp_path):
+    """As Llama's: a character that is no token is spelled by its bytes."""
+    spelled = {f"<0x{byte:02X}>": byte for byte in range(256)}
+    model = hf.models.BPE(
+        spelled | {"<unk>": 256, "a": 257}, [], unk_token="<unk>", byte_fallback=True
+    )
+    tokenizer = unknown_of(tmp_path, model)
+    assert tokenizers.known_frac(tokenizer, ["a \u4f60\u597d \u00e9"]) == 1.0

@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 import torch
 
-from dcray.config import RunConfig, override
+from dcray.config.run import RunConfig, override
 from dcray.corpus.manifest import Corpus
 from dcray.evals.validation import rows_of
-from dcray.track.points import Cell, Key
 from dcray.track.store import Store
-from dcray.train.checkpoint import Checkpoints
+from dcray.train.checkpoint.manager import Checkpoints
 from dcray.train.evaluate import FINAL_DRAW, evaluate
 from dcray.train.optim import build_optimizer
-from dcray.train.shard import Place, build_model
+from dcray.train.shard import RankContext, build_model
+from dcray.types import Cell, RunKey
 from tests.evals.support import SEQ_LEN
 from tests.support import TINY
 
-PLACE = Place(torch.device("cpu"))
+PLACE = RankContext(torch.device("cpu"))
 RECIPES = ("ar", "mir", "mdlm")
 
 
@@ -62,7 +62,7 @@ def _run(store: Store, corpus: Corpus, directory: Path, recipe: str, seed: int) 
     }  # fmt: skip
     config = override(RunConfig(), changes).resolved(vocab_size=corpus.vocab_size)
     reads = corpus.reads(900, None)
-    key = Key(Cell("study", "tiny", 900, recipe), config.identity(reads), seed)
+    key = RunKey(Cell("study", "tiny", 900, recipe), config.identity(reads), seed)
     model = build_model(config, PLACE)
     with torch.no_grad():
         model.embed.weight.mul_(16)

@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from lm_eval.api.instance import Instance
 
-from dcray.config import RunConfig, override
-from dcray.corpus.encoders import ByteTokenizer
-from dcray.corpus.vocabularies import train_bpe
-from dcray.evals.harness import RunLM
-from dcray.evals.score import log_likelihoods
+from dcray.config.run import RunConfig, override
+from dcray.corpus.tokenizers.encoders import ByteTokenizer
+from dcray.corpus.tokenizers.vocabularies import train_bpe
+from dcray.evals.tasks.harness import RunLM
+from dcray.evals.tasks.score import log_likelihoods
 from dcray.model.transformer import Transformer
-from dcray.train.shard import Place, build_model
+from dcray.train.shard import RankContext, build_model
 from tests.support import TINY
 
 SEQ_LEN = 32
@@ -35,7 +35,7 @@ def model_of(vocab_size: int, **changes: Any) -> Transformer:
     dotted = {name.replace("__", "."): value for name, value in changes.items()}
     base = TINY | {"data.seq_len": SEQ_LEN, "data.unique_tokens": 1000, "model.dropout": 0.0}
     config = override(RunConfig(), base | dotted).resolved(vocab_size=vocab_size)
-    model = build_model(config, Place(torch.device("cpu")))
+    model = build_model(config, RankContext(torch.device("cpu")))
     with torch.no_grad():
         model.embed.weight.mul_(16)
         model.head.weight.mul_(3)

@@ -9,15 +9,15 @@ import torch
 from scipy.stats import t as student
 
 from dcray import plugins
-from dcray.evals.bound import bound_log_likelihoods
-from dcray.evals.packing import Request
-from dcray.train.cost import final_flops, training_flops, validation_epochs, validation_flops
+from dcray.cost import final_flops, training_flops, validation_epochs, validation_flops
+from dcray.evals.tasks.bound import bound_log_likelihoods
+from dcray.evals.tasks.packing import Request
 from dcray.train.evaluate import ValidationRows, evaluate
-from dcray.train.shard import Place, build_model
+from dcray.train.shard import RankContext, build_model
 from tests.evals.support import model_of
 from tests.support import MASK_ID, VOCAB_SIZE, run_tiny, tiny_config
 
-CPU = Place(torch.device("cpu"))
+CPU = RankContext(torch.device("cpu"))
 LENGTH, ROWS = 5, 16
 
 
@@ -29,11 +29,11 @@ def exact_bound(model, tokens, objective):
     masks = torch.tensor(list(itertools.product([False, True], repeat=LENGTH)))
     counts = masks.sum(1).numpy()[:, None]
     chance = ratios**counts * (1 - ratios) ** (LENGTH - counts) / ratios @ (weights / 2)
-    total = 0.0
-    for row in tokens:
-        inputs = row[None, :].expand(len(masks), -1)
-        nats = model(inputs.masked_fill(masks, MASK_ID), causal=False, targets=inputs)
-        total += float(((nats * masks).sum(1).double() * torch.from_numpy(chance)).sum())
+    inputs = tokens[:, None, :].expand(-1, len(masks), -1).reshape(-1, LENGTH)
+    hidden = masks.repeat(len(tokens), 1)
+    nats = model(inputs.masked_fill(hidden, MASK_ID), causal=False, targets=inputs)
+    each = (nats * hidden).sum(1).double().view(len(tokens), len(masks))
+    total = float((each * torch.from_numpy(chance)).sum())
     return total / tokens.numel()
 
 

@@ -12,7 +12,7 @@ import torch
 
 from dcray.corpus.prepare import prepare
 from dcray.errors import ConfigError
-from dcray.evals.export import export
+from dcray.evals.export.checkpoint import export
 from dcray.evals.run import find_run
 from dcray.sources import parse
 from dcray.track import runs

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dcray.evals import compare as c
-from dcray.evals.results import TaskScore, _of_task, guesses, published, standard_error
+from dcray.evals.tasks.results import TaskScore, _of_task, guesses, published, standard_error
 
 
 def score(values, metric="acc", **more):

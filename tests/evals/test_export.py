@@ -10,14 +10,14 @@ import transformers
 from lm_eval import evaluator
 from lm_eval.models.huggingface import HFLM
 
-from dcray.corpus.encoders import HuggingFaceTokenizer
-from dcray.evals.export import ExportError, compare_logits, export
-from dcray.evals.harness import RunLM
-from dcray.evals.hf_tokenizer import to_hugging_face
-from dcray.evals.results import score_tasks
+from dcray.corpus.tokenizers.encoders import HuggingFaceTokenizer
+from dcray.evals.export.checkpoint import ExportError, compare_logits, export
+from dcray.evals.export.hf_tokenizer import to_hugging_face
 from dcray.evals.run import find_run
-from dcray.evals.score import log_likelihoods
-from dcray.evals.tasks import find_tasks, load_tasks, quiet
+from dcray.evals.tasks.catalog import find_tasks, load_tasks, quiet
+from dcray.evals.tasks.harness import RunLM
+from dcray.evals.tasks.results import score_tasks
+from dcray.evals.tasks.score import log_likelihoods
 from tests.evals.support import BYTES, SEQ_LEN, byte_pairs
 
 TASKS = ["offline_choice", "offline_yesno", "offline_lastword", "offline_text"]
@@ -101,7 +101,7 @@ def test_a_diffusion_run_becomes_a_masked_language_model(finished, tmp_path):
 
 def test_what_differs_is_never_there(finished, tmp_path, monkeypatch):
     run = loaded(finished, "ar")
-    monkeypatch.setattr("dcray.evals.export.LARGEST", -1.0)
+    monkeypatch.setattr("dcray.evals.export.checkpoint.LARGEST", -1.0)
     with pytest.raises(ExportError, match="logits differ"):
         export(run, tmp_path / "out")
     assert list(tmp_path.iterdir()) == []

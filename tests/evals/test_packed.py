@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from dcray import plugins
-from dcray.config import RunConfig, override
-from dcray.corpus.encoders import ByteTokenizer
-from dcray.sizes import PAPER_SIZES
-from dcray.train.shard import Place, build_model
+from dcray.config.run import RunConfig, override
+from dcray.config.sizes import PAPER_SIZES
+from dcray.corpus.tokenizers.encoders import ByteTokenizer
+from dcray.train.shard import RankContext, build_model
 from tests.evals.support import SEQ_LEN, model_of
 
 EOT = ByteTokenizer().eot_id
@@ -57,7 +57,7 @@ def test_an_end_of_text_is_a_token_like_any_other():
     """Attention does not look at ids: with equal embeddings <|endoftext|> hides nothing."""
     config = override(RunConfig(), {"size": "60k", "data.seq_len": SEQ_LEN, "data.unique_tokens":
                       999}).resolved(vocab_size=258)  # fmt: skip
-    model = build_model(config, Place(torch.device("cpu")))
+    model = build_model(config, RankContext(torch.device("cpu")))
     with torch.no_grad():
         model.embed.weight[EOT] = model.embed.weight[7]
     row = two_documents(1)

@@ -5,8 +5,8 @@ import random
 import pytest
 import torch
 
-from dcray.evals.packing import Request, pack
-from dcray.evals.score import log_likelihoods
+from dcray.evals.tasks.packing import Request, pack
+from dcray.evals.tasks.score import log_likelihoods
 from tests.evals.support import (
     BYTES,
     SEQ_LEN,

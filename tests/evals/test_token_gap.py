@@ -7,15 +7,16 @@ import numpy as np
 import pytest
 import torch
 
-from dcray.evals import token_gap
-from dcray.evals.token_gap import Gap
-from dcray.evals.token_kinds import Token, in_context, kind_of, shares
+from dcray.evals.gap import token_gap
+from dcray.evals.gap.token_gap import Gap
+from dcray.evals.gap.token_kinds import Token, in_context, kind_of, shares
 from dcray.report.gap import _csv
 from dcray.train.evaluate import ValidationRows, evaluate
-from dcray.train.shard import Place
+from dcray.train.shard import RankContext
 from tests.evals.support import BYTES, SEQ_LEN, model_of
 
 CPU = torch.device("cpu")
+CONTEXT = RankContext(CPU)
 TOKENS = np.random.default_rng(3).integers(0, 256, SEQ_LEN * 40 + 5).astype(np.uint16)
 DOCUMENTS = np.array([0, 1, 90, 91, 400, 1000])
 
@@ -77,7 +78,7 @@ def test_the_sum_is_the_difference_of_the_validation_losses():
 
     ar = plugins.load("objectives", "ar")
     losses = [
-        evaluate(m, ar, ValidationRows(rows, None), Place(CPU), mask_id=257, microbatch_size=3,
+        evaluate(m, ar, ValidationRows(rows, None), CONTEXT, mask_id=257, microbatch_size=3,
                  draw=0)
         for m in (first, second)
     ]  # fmt: skip

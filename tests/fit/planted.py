@@ -43,12 +43,76 @@ def planted(
     theta: tuple[float, ...],
     random: np.random.Generator | None = None,
     noise: float = 0.0,
+    worth: float = 1.0,
 ) -> Points:
-    """The law's losses on the paper's grid, times exp(noise * normal)."""
+    """The law's losses on the paper's grid at `worth` times its data, times exp(noise * normal)."""
     law = plugins.load("laws", name)
     U, N = (axis.ravel() for axis in np.meshgrid(BUDGETS, SIZES, indexing="ij"))
     more = {"num_epochs": EPOCHS.ravel()}
-    L = np.asarray(law(theta, N, U, **more), float)
+    L = np.asarray(law(theta, N, worth * U, **more), float)
     if random is not None:
         L = L * np.exp(noise * random.standard_normal(L.shape))
     return Points(N, U, L, more)
+
+
+def nine_cells(points: Points) -> Points:
+    """Three of the sizes at three of the budgets."""
+    return points.take(np.isin(points.N, SIZES[::2]) & np.isin(points.U, BUDGETS[[0, 1, 3]]))
+
+
+def iso_flop(
+    theta: tuple[float, ...],
+    random: np.random.Generator,
+    *,
+    budgets: tuple[float, ...] = (6e18, 3e19, 1e20, 6e20),
+    worth: float = 1.0,
+    noise: float = 0.003,
+) -> Points:
+    """Chinchilla's losses at ten sizes for each budget of 6ND FLOPs: no two cells share a value."""
+    shape = np.exp(random.uniform(-1.2, 1.2, (len(budgets), 10)))
+    flops = np.array(budgets)[:, None]
+    N = (shape * np.sqrt(flops / 6 / 20)).ravel() / 1e9
+    U = (flops / 6 / 1e18 / N.reshape(shape.shape)).ravel()
+    E, A, alpha, B, beta = theta
+    L = E + A * N**-alpha + B * (worth * U) ** -beta
+    return Points(N, U, L * np.exp(noise * random.standard_normal(L.shape)))
+
+
+def with_seeds(
+    truth: Points, num_seeds: int, random: np.random.Generator, noise: float
+) -> list[list[float]]:
+    """Losses of every cell's seeds, [cell][seed]: the truth's, times exp(noise * normal)."""
+    shape = len(truth.L), num_seeds
+    return (truth.L[:, None] * np.exp(noise * random.standard_normal(shape))).tolist()
+
+
+def rows_drawn(points: Points, number: int, min_cells: int, seed: int = 0) -> np.ndarray:
+    """How often each row is drawn, (number, n): at least min_cells rows, two sizes, two budgets."""
+    random, n, found = np.random.default_rng(seed), len(points.L), []
+    while len(found) < number:
+        drawn = random.integers(n, size=n)
+        kinds = len(set(drawn)), len(set(points.N[drawn])), len(set(points.U[drawn]))
+        if kinds[0] >= min_cells and min(kinds[1:]) > 1:
+            found.append(np.bincount(drawn, minlength=n))
+    return np.array(found, float)
+
+
+DEVIATIONS = {"cells": (1.0, 0.0, 0.3), "seeds": (0.0, 1.0, 0.3), "both": (1.0, 1.0, 0.3),
+              "noise": (0.0, 0.0, 1.0)}  # fmt: skip
+
+
+def differences(
+    case: str, num_cells: int, num_seeds: int, random: np.random.Generator
+) -> tuple[np.ndarray, float]:
+    """Paired differences (cells, seeds) with effects of cells, seeds and single runs; their mean.
+
+    With one seed the mean is that at this seed: nothing else can be told from it.
+    """
+    of_cells, of_seeds, of_runs = DEVIATIONS[case]
+    shared = of_seeds * random.standard_normal((1, num_seeds))
+    values = (
+        of_cells * random.standard_normal((num_cells, 1))
+        + shared
+        + of_runs * random.standard_normal((num_cells, num_seeds))
+    )
+    return values, float(shared[0, 0]) if num_seeds == 1 else 0.0

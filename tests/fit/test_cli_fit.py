@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import pytest
 
 from dcray import cli
-from dcray.fit import published
+from dcray.fit.paper import published
 
 HEADER = "num_params,unique_tokens,num_epochs,val_loss,recipe,seed"
 
@@ -227,10 +227,10 @@ BAD = {
         "count",
     ),
     "flat": (lines_of("dclm_ar", change=lambda row: 3.2), (), "is flat"),
-    "epochs mixed in a cell": (
-        [*lines_of("dclm_ar"), "71965952,100000000,8,3.7,ar,1"],
+    "one number of epochs twice": (
+        [*lines_of("dclm_ar"), "71965952,100000000,8,3.7,ar,1", "71965952,100000000,8,3.8,ar,1"],
         (),
-        "different num_epochs",
+        "2 rows for one cell (71965.952k parameters, 100m tokens, recipe ar, 8 epochs) and seed 1",
     ),
 }  # fmt: skip
 
@@ -266,8 +266,12 @@ def test_reproduce_prints_every_table_and_ends_well():
     tables += "mir_param_fits mir_efficiency muennighoff_fixed_c4"
     for table in (*tables.split(), "null of mir_efficiency"):
         assert table in result.output
-    assert "circular" in result.output
-    assert " 0 outside their tolerance" in result.output
+    assert "print does not bear it out" in result.output
+    last = result.output.strip().splitlines()[-1]
+    assert last == (
+        "197 figures, 0 outside their tolerance: 20 independent, 158 partly circular, "
+        "10 circular, 4 our own nulls, 5 print against print"
+    )
 
 
 def test_reproduce_fails_when_a_figure_is_off(monkeypatch):
@@ -282,6 +286,8 @@ def test_reproduce_fails_when_a_figure_is_off(monkeypatch):
 def test_reproduce_as_json():
     found = json.loads(invoke("reproduce", "--json").output)
     assert all(check["ok"] for check in found["checks"])
+    assert sum(found["counts"].values()) == len(found["checks"]) == 197
+    assert {one["study"] for one in found["only_runs"]} == {"stack_v2_100m", "seeds", "recipes"}
     assert math.isclose(found["like_for_like"][-1]["paper"], 1.29, abs_tol=0.01)
 
 
@@ -374,7 +380,7 @@ def test_a_law_that_gives_no_number_is_left_out(dcray, tmp_path):
     assert code == 0, err
     assert f"left out: law {said}" in out
     assert "nowhere" not in out.replace(said, "")
-    assert "under softq (lowest AIC)" in out
+    assert "under softq (lowest AICc)" in out
     code, out, err = dcray(*plugin, "fit", grid, "--laws", "nowhere,softq")
     assert (code, out) == (2, "")
     assert err.strip() == f"error: {said}"

@@ -10,11 +10,12 @@ from scipy.optimize import least_squares
 
 from dcray import plugins
 from dcray.errors import ConfigError
-from dcray.fit import batched, published
+from dcray.fit import batched
 from dcray.fit.curve import curves, fit_curve
-from dcray.fit.diagnose import hold_out, leave_one_out, model_gap
 from dcray.fit.fit import fit, fit_plain, law_log_loss
 from dcray.fit.grid import grid_of
+from dcray.fit.paper import published
+from dcray.fit.uncertainty.diagnose import hold_out, leave_one_out, model_gap
 from tests.fit.planted import planted, random_theta
 
 NAMES = plugins.names("laws")

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from dcray.errors import ConfigError
-from dcray.fit import efficiency, published
+from dcray.fit import efficiency
 from dcray.fit.fit import fit
 from dcray.fit.grid import Row, check_rows, grid_of
-from dcray.fit.intervals import asymptote_draws
+from dcray.fit.paper import published
+from dcray.fit.uncertainty.intervals import asymptote_draws
 from dcray.laws._law import Points
 
 

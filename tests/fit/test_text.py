@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from dcray.fit import published
 from dcray.fit.answer import Question, answer
-from dcray.fit.as_json import as_json
-from dcray.fit.diagnose import diagnose
 from dcray.fit.grid import Row
-from dcray.fit.text import _short, answer_text, headline
+from dcray.fit.output.as_json import as_json
+from dcray.fit.output.headline import headline, short
+from dcray.fit.output.text import answer_text
+from dcray.fit.paper import published
+from dcray.fit.uncertainty.diagnose import diagnose
 
 
 @pytest.fixture
@@ -22,27 +23,29 @@ def found():
 
 
 def changed(found, **fields):
-    """The answer with other figures at its first budget."""
-    first, *others = found.equivalences["mir"]
-    return replace(found, equivalences={"mir": [replace(first, **fields), *others]})
+    """The comparison with other figures at its first budget."""
+    (one,) = found.comparisons
+    first, *others = one.equivalences
+    return replace(one, equivalences=(replace(first, **fields), *others))
+
+
+def said_of(found):
+    """The headline of the only comparison."""
+    (one,) = found.comparisons
+    return headline(one)
 
 
 def test_an_interval_without_an_end_is_told_as_such(found):
-    assert "(95 % intervals 1." in headline(found, "mir")
-    assert "to no upper end)" in headline(changed(found, high=None), "mir")
-    assert "(95 % intervals no lower end to 1." in headline(changed(found, low=None), "mir")
+    assert "(95 % intervals 1." in said_of(found)
+    assert "to no upper end; null " in headline(changed(found, high=None))
+    assert "(95 % intervals no lower end to 1." in headline(changed(found, low=None))
 
 
 def test_a_budget_without_an_answer_is_named(found):
-    said = headline(changed(found, status="none", data_efficiency=None, high=None), "mir")
-    assert "times (at 400m) to 1.13 times (at 200m) ar's unique data" in said
-    assert "At 100m no amount of it is." in said
-    same = replace(
-        found,
-        equivalences={"mir": [replace(a, data_efficiency=1.1) for a in found.equivalences["mir"]]},
-    )
-    said = headline(changed(same, status="none", data_efficiency=None, high=None), "mir")
-    assert "1.10 times (at 200m, 300m, 400m)" in said
+    none = {"status": "none", "data_efficiency": None, "high": None, "beyond": "at least"}
+    said = headline(changed(found, **none))
+    assert "1.12 times (at 400m) to at least 16.00 times (at 100m) ar's unique data" in said
+    assert "At 100m no amount of it is enough by softq." in said
 
 
 def test_without_a_size_in_common_and_without_a_limit_nothing_is_claimed():
@@ -54,7 +57,7 @@ def test_without_a_size_in_common_and_without_a_limit_nothing_is_claimed():
         for size in (size_of, 2 * size_of, 4 * size_of)
         for budget in (16_000, 32_000, 64_000)
     ]
-    said = headline(answer(rows, Question()), "mir")
+    said = said_of(answer(rows, Question()))
     assert said.startswith("What mir is worth cannot be told under ")
     assert "no size of mir is one of ar's" in said
 
@@ -68,16 +71,18 @@ def test_which_grid_no_law_describes_and_whose_prediction_it_is():
     ]
     asked = Question(laws=("softq", "muennighoff_c4"), predict=("num_params=3b,unique_tokens=1b",))
     found = answer([*ar, *chance], asked)
-    said = headline(found, "mir")
-    assert said.startswith("No law leads: even softq (lowest AIC) fails on the grid of mir (")
-    lines = [line.split() for line in answer_text(found).splitlines()]
+    said = said_of(found)
+    assert said.startswith("No law leads: even softq (lowest AICc) fails on the grid of mir (")
+    text, _, of_mir = answer_text(found).partition("predictions for mir:")
+    lines = [line.split() for line in text.partition("predictions for ar:")[2].splitlines()]
     of_law = {words[0]: words for words in lines if words[1:3] == ["3b", "1b"]}
+    assert of_mir.count("fails on this grid") == 2
     assert of_law["muennighoff_c4"][-4:] == ["fails", "on", "this", "grid"]
     assert of_law["softq"][-1] == "-"
 
 
 def test_a_count_just_below_a_unit_is_one_of_it():
-    assert [_short(count) for count in (999_700_000, 999_400, 1_439_273_984)] == [
+    assert [short(count) for count in (999_700_000, 999_400, 1_439_273_984)] == [
         "1b", "999k", "1.44b",
     ]  # fmt: skip
 
@@ -90,7 +95,7 @@ def test_a_bound_is_called_one_wherever_it_stands_beside_a_loss():
     ]
     found = answer([*ar, *bounds], Question(laws=("softq",), recipes=("mdlm",)))
     note = "Each loss of mdlm is an upper bound, over other tokens."
-    assert note in headline(found, "mdlm")
+    assert note in said_of(found)
     assert as_json(found)["recipes"]["mdlm"]["bound"] == "upper bound"
     (pairs,) = [p for p in answer_text(found).splitlines() if p.startswith("mdlm minus ar")]
     assert pairs.endswith(note)

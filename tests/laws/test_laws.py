@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dcray import plugins
-from dcray.fit import published
+from dcray.fit.paper import published
 
 N, U = np.meshgrid(np.logspace(-2, 1, 7), np.logspace(-2, 0, 5))
 

@@ -6,15 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from dcray.model.attention import attend, mask_of, rotary_tables, rotate, window_mask
+from dcray.model.attention import attend, mask_of, window_mask
+from dcray.model.rotary import rotary_tables, rotate
 from dcray.objectives import Batch
-from dcray.train import keyed
+from dcray.rng import keyed
 from dcray.train.optim import build_optimizer
-from dcray.train.shard import Place, build_model
+from dcray.train.shard import RankContext, build_model
 from dcray.train.step import train_step
 from tests.support import VOCAB_SIZE, tiny_config
 
-CPU = Place(torch.device("cpu"))
+CPU = RankContext(torch.device("cpu"))
 
 
 def tokens(rows: int = 3, length: int = 16, seed: int = 0) -> torch.Tensor:
@@ -122,7 +123,7 @@ def test_initial_weights_have_the_papers_scales():
 
 
 def test_a_model_of_the_papers_shape_overfits_one_batch():
-    from dcray.config import RunConfig, override
+    from dcray.config.run import RunConfig, override
 
     config = override(
         RunConfig(),

@@ -9,11 +9,11 @@ import torch
 
 from dcray import plugins
 from dcray.objectives import Batch
-from dcray.train import keyed
-from dcray.train.shard import Place, build_model
+from dcray.rng import keyed
+from dcray.train.shard import RankContext, build_model
 from tests.support import MASK_ID, VOCAB_SIZE, run_tiny, tiny_config
 
-CPU = Place(torch.device("cpu"))
+CPU = RankContext(torch.device("cpu"))
 
 
 class Spy:

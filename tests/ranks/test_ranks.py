@@ -9,13 +9,15 @@ from torch.distributed.tensor import DTensor
 
 from dcray.corpus.order import Order
 from dcray.errors import ConfigError
-from dcray.train import keyed, saving
-from dcray.train.evaluate import evaluate, make_batch
-from dcray.train.shard import Place, build_model
+from dcray.rng import keyed
+from dcray.train.batching import make_batch
+from dcray.train.checkpoint import writer
+from dcray.train.evaluate import evaluate
+from dcray.train.shard import RankContext, build_model
 from dcray.train.step import accumulate
 from tests.support import MASK_ID, on_ranks, run_tiny, tiny_config, tiny_data
 
-CPU = Place(torch.device("cpu"))
+CPU = RankContext(torch.device("cpu"))
 OBJECTIVES = ("ar", "mir", "mdlm")
 
 
@@ -144,7 +146,7 @@ def refused_by_a_full_disk(place, folder):
     """What this rank is told where rank 0 finds no space."""
     usage = namedtuple("usage", "total used free")
     if place.rank == 0:
-        saving.shutil.disk_usage = lambda _: usage(9, 9, 1_000)
+        writer.shutil.disk_usage = lambda _: usage(9, 9, 1_000)
     with pytest.raises(ConfigError) as refused:
         run_tiny(tiny_config(), place, folder=folder)
     return str(refused.value)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from dcray.track.points import Cell, Key, Point
+from dcray.track.points import Point
 from dcray.track.store import Store
+from dcray.types import Cell, RunKey
 
 STUDY = "planted"
 SIZES = {"60k": 59_616, "226k": 225_824, "431k": 430_848, "984k": 984_320}
@@ -25,15 +26,15 @@ def truth(size, budget, recipe):
 
 def plant(store, cell, *, loss, seed=42, epochs=16, decay=0.8, lr=5e-3, kind="branch", name="a",
           curve=(), end="finish", objective=None, bound=None, reads=None,
-          **options):  # fmt: skip
+          manifest=None, **options):  # fmt: skip
     """One result, ended as asked; its run id."""
-    key = Key(cell, f"{name}{epochs}{decay}{lr}".replace(".", ""), seed, kind)
+    key = RunKey(cell, f"{name}{epochs}{decay}{lr}".replace(".", ""), seed, kind)
     params = {
         "objective": objective or cell.recipe, "num_epochs": epochs, "weight_decay": decay,
         "lr": lr, "tau": 1.0, "num_params": SIZES.get(cell.size, 1000), **options,
     }  # fmt: skip
     tags = {"objective": objective or cell.recipe, "bound": bound, "corpus_hash": reads}
-    result = store.begin(key, config={}, params=params, tags=tags)
+    result = store.begin(key, config={}, params=params, tags=tags, manifest=manifest)
     result.log([Point(i + 1, 1000 * i, e, {"val/loss": v}) for i, (e, v) in enumerate(curve)])
     if end == "finish":
         result.finish({"val_loss": loss, "val_bpb": loss / 2, "device_seconds": 3.0})

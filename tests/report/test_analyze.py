@@ -4,20 +4,23 @@ import csv
 import html
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from dcray.fit import published
-from dcray.report import figures, study
+from dcray.fit.paper import published
+from dcray.report import study
 from dcray.report.analysis import Asked
+from dcray.report.figures import draw as figures
 from dcray.report.folder import replaced
+from dcray.report.tables.laws import residuals
 from dcray.track import runs
-from dcray.track.connect import connect
-from dcray.track.points import Cell
+from dcray.track.mlflow.connection import connect
 from dcray.track.store import Store
+from dcray.types import Cell
 from tests.fit.test_cli_fit import invoke
 from tests.report.planted import GAIN, SIZES, STUDY, plant
 from tests.track.support import copy_of
@@ -66,7 +69,7 @@ def test_a_small_record_by_hand(directory):
     assert result.exit_code == 0, result.output
     folder = directory / "small" / "analysis"
     cells = csv_of(folder, "cells.csv")
-    columns = ("recipe", "size", "seed", "val_loss", "selected_val_loss")
+    columns = ("recipe", "size", "seed", "val_loss", "search_val_loss")
     assert [tuple(cell[name] for name in columns) for cell in cells] == [
         ("ar", "60k", "1", "3.5", "3.5"),
         ("ar", "60k", "2", "4.0", "3.5"),
@@ -91,7 +94,7 @@ def test_a_small_record_by_hand(directory):
     found = json.loads((folder / "fit.json").read_text())
     by_name = {cell["name"]: cell for cell in found["grid"]}
     assert by_name["60k 16k ar"]["val_loss"] == 3.75
-    assert by_name["60k 16k ar"]["selected"] == 3.5
+    assert by_name["60k 16k ar"]["searched"] == 3.5
     assert by_name["226k 16k ar"]["val_loss"] == 3.25
     assert by_name["60k 16k mir"]["val_loss"] == 3.75
     winner = runs.results(directory, study="small").rows
@@ -104,7 +107,7 @@ def test_a_small_record_by_hand(directory):
     assert found["laws"] == {}
     assert len(found["left_out"]) == 2
     # pooled over (3.5, 4), (3.125, 3.375), (3.25, 4.25): squares 0.125, 0.03125, 0.5 over 3
-    assert found["seed_noise"] == pytest.approx((0.65625 / 3) ** 0.5)
+    assert found["fresh_seed_noise"] == pytest.approx((0.65625 / 3) ** 0.5)
 
 
 def test_what_no_fit_can_carry_is_said_and_the_tables_are_there(directory):
@@ -132,8 +135,9 @@ def test_the_planted_gain_comes_back(record):
             assert one["low"] < GAIN + 0.01
             assert one["high"] > GAIN - 0.01
             assert one["data_efficiency"] == pytest.approx(GAIN, abs=0.02)
-    assert found["source"] == "search"
-    assert "32 of 34 cells have fresh seeds" in found["why_source"]
+    assert found["source"] == "confirmed"  # two recipes without fresh seeds cost only their own
+    assert found["why_source"].startswith("ar, mir: means over fresh seeds of each winner; ")
+    assert "weak: losses at the search seed, each its cell's only candidate" in found["why_source"]
     fresh = next(p for p in found["pairs"] if (p["recipe"], p["seeds"]) == ("mir", "fresh seeds"))
     assert (fresh["num_pairs"], fresh["wins"]) == (32, 32)
     assert any("recipe weak has one model size only" in reason for reason in found["excluded"])
@@ -171,7 +175,15 @@ def test_the_folder_holds_everything_and_so_do_the_artifacts(record):
     folder = record / STUDY / "analysis"
     names = {path.name for path in folder.iterdir()}
     drawn = {f"{name}.{kind}" for name in FIGURES for kind in ("png", "svg")}
-    assert names == {"runs.csv", "cells.csv", "fit.json", "tables.md", "page.html", *drawn}
+    assert names == {
+        "runs.csv",
+        "cells.csv",
+        "cells_search.csv",
+        "fit.json",
+        "tables.md",
+        "page.html",
+        *drawn,
+    }
     client = connect(record, None, create=False).client
     experiment = client.get_experiment_by_name(STUDY).experiment_id
     (run,) = client.search_runs([experiment], "tags.`dcray.role` = 'analysis'")
@@ -203,10 +215,10 @@ def test_two_studies_side_by_side(directory):
     result = invoke("analyze", "small", "--dir", directory, "--against", "other", "--json")
     beside = json.loads(result.output)["against"]
     assert (beside["study"], beside["source"]) == ("other", "search")
-    (cell,) = beside["cells"]
-    assert (cell["loss"], cell["other"]) == (3.75, 3.0)
+    (cell,) = beside["cells"]  # the other has no fresh seeds: both by the search seed
+    assert (cell["loss"], cell["other"], cell["source"]) == (3.5, 3.0, "search")
     shown = invoke("analyze", "small", "--dir", directory, "--against", "other").output
-    assert "+0.7500" in shown
+    assert "+0.5000" in shown
     assert "other data" not in shown
 
 
@@ -228,31 +240,66 @@ def test_two_studies_on_two_corpora_are_told_as_such(directory):
     assert "They read other data: a difference is one of corpora too" in " ".join(shown.split())
 
 
-def test_the_papers_losses_stand_beside_ours(directory):
-    """Sizes and budget are the paper's; ours are all 5.0, theirs are as printed."""
+def of_hub(data_set, tokenizer="gpt2", source="huggingface"):
+    """What a manifest says of a corpus, as far as it tells whose it is."""
+    return {
+        "source": {"source": source, "dataset": data_set},
+        "tokenizer": {"name": tokenizer, "sha256": "0" * 64, "vocab_size": 50_258},
+        "budgets": [{"tokens": 100_000_000, "sha256": "1" * 64}],
+        "files": {"validation.bin": "2" * 64},
+    }
+
+
+def at_the_papers_size(directory, manifest):
+    """tables.md of five recipes at a size and budget of the paper; ours are all 5.0."""
     ladder = published.figures()["ladder"]["rows"]
     with Store.open(directory, study="paper") as store:
         for size in ("140m", "257m"):
             for recipe, objective, epochs, decay in (
-                ("single", "ar", 1, 0.1), ("plain", "ar", 16, 0.1), ("ar", "ar", 16, 0.8),
+                ("single", "ar", 1, 0.1), ("plain", "ar", 16, 0.1), ("plain", "ar", 8, 0.1),
+                ("once", "ar", 16, 0.1), ("ar", "ar", 16, 0.8),
                 ("mir", "mir", 16, 0.8), ("dllm", "mdlm", 500, 0.8),
             ):  # fmt: skip
                 cell = Cell("paper", size, 100_000_000, recipe)
                 bound = "upper bound" if objective == "mdlm" else None
                 plant(store, cell, loss=5.0, epochs=epochs, decay=decay, objective=objective,
-                      bound=bound, num_params=ladder[size][-1])  # fmt: skip
+                      bound=bound, manifest=manifest, num_params=ladder[size][-1])  # fmt: skip
     result = invoke("analyze", "paper", "--dir", directory)
-    text = (directory / "paper" / "analysis" / "tables.md").read_text()
+    assert result.exit_code == 0, result.output
+    return (directory / "paper" / "analysis" / "tables.md").read_text()
+
+
+def test_the_papers_losses_stand_beside_ours(directory):
+    """Corpus, tokenizer, sizes and budget are the paper's; theirs are as printed."""
+    text = at_the_papers_size(directory, of_hub("dclm"))
     for line in (
-        "| single (published) | single-epoch AR | 4.9608 | 5.0257 |",
-        "| plain (published) | multi-epoch AR | 3.9453 | 3.8798 |",
-        "| ar (published) | strongly regularized AR | 3.4714 | 3.4221 |",
-        "| mir (published) | MIR | 3.4685 | 3.4048 |",
-        "| dllm (published) | strongly regularized dLLM | 3.5794 | 3.4836 |",
-        "| dllm (upper bound) | strongly regularized dLLM | 5.0000 | 5.0000 |",
+        "| once | - | search seed | 5.0000 | 5.0000 |",  # its epochs are not tuned
+        "| single (published) | single-epoch AR | - | 4.9608 | 5.0257 |",
+        "| plain (published) | multi-epoch AR | - | 3.9453 | 3.8798 |",
+        "| ar (published) | strongly regularized AR | - | 3.4714 | 3.4221 |",
+        "| mir (published) | MIR | - | 3.4685 | 3.4048 |",
+        "| dllm (published) | strongly regularized dLLM | - | 3.5794 | 3.4836 |",
+        "| dllm (upper bound) | strongly regularized dLLM | search seed | 5.0000 | 5.0000 |",
     ):
         assert line in text
-    assert result.exit_code == 0
+
+
+def test_code_has_the_papers_losses_on_code(directory):
+    text = at_the_papers_size(directory, of_hub("bigcode/the-stack-v2"))
+    assert "| ar (published) | strongly regularized AR | - | 1.0200 | 1.0050 |" in text
+    assert "| mir (published) | MIR | - | 1.0120 | 0.9850 |" in text
+    assert text.count("(published)") == 2
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        None, of_hub("dclm", tokenizer="bpe:4096"), of_hub("someone/else"),
+        of_hub("dclm", source="files"),
+    ],
+)  # fmt: skip
+def test_another_corpus_has_no_published_losses(directory, manifest):
+    assert "(published)" not in at_the_papers_size(directory, manifest)
 
 
 def test_a_bound_is_compared_only_when_asked_for(directory):
@@ -393,7 +440,8 @@ def test_a_place_that_cannot_be_written_is_a_sentence(directory):
 KILLED = """
 import os, sys
 from pathlib import Path
-from dcray.report import figures, study
+from dcray.report import study
+from dcray.report.figures import draw as figures
 from dcray.report.analysis import Asked
 figures.save_all = lambda pictures, folder: os.kill(os.getpid(), 9)
 directory = Path(sys.argv[1])
@@ -453,3 +501,28 @@ def test_curves_are_those_of_the_winners(directory):
         plant(store, cell, loss=4.5, epochs=8, curve=[(1.0, 4.5)])
     found = study.read(directory, "curves", Asked())
     assert found.curves == {won: curve}
+
+
+def test_the_experiment_s_note_says_how_to_read_it_and_its_filter_works(record):
+    client = connect(record, None, create=False).client
+    experiment = client.get_experiment_by_name(STUDY)
+    note = experiment.tags["mlflow.note.content"]
+    (wanted,) = re.findall(r"`(tags\.[^`]+)`", note)
+    found = client.search_runs([experiment.experiment_id], wanted)
+    assert {run.data.tags["is_winner"] for run in found} <= {"true"}
+    (one,) = client.search_runs([experiment.experiment_id], "params.num_epochs != ''")[:1]
+    assert "val_loss" in one.data.metrics
+
+
+def test_residuals_are_of_every_cell_and_law(record):
+    read = study.read(record, STUDY, Asked(None, (), None, 0))
+    tables = residuals(read)
+    fits = read.answer.fits
+    assert [table.header[0] for table in tables] == list(fits)
+    for table, its in zip(tables, fits.values(), strict=True):
+        assert table.header[2:] == list(its)
+        for column, fit in enumerate(its.values(), start=2):
+            offs = [float(row[column]) for row in table.rows if row[column] is not None]
+            assert sorted(offs) == pytest.approx(sorted(fit.residuals), abs=5e-5)
+            rmse = (sum(off**2 for off in offs) / len(offs)) ** 0.5
+            assert rmse == pytest.approx(fit.rmse, abs=1e-4)

@@ -10,11 +10,24 @@ import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from dcray.fit import published
 from dcray.fit.answer import Question, answer
-from dcray.report import figures, fit_figures, run_figures, study, worth
+from dcray.fit.paper import published
+from dcray.report import study
 from dcray.report.analysis import Asked, analyze
-from dcray.report.style import KINDS, AbsentError, Picture, drawing, save, settle, short, within
+from dcray.report.figures import draw as figures
+from dcray.report.figures import fits as fit_figures
+from dcray.report.figures import runs as run_figures
+from dcray.report.figures import worth
+from dcray.report.figures.style import (
+    KINDS,
+    AbsentError,
+    Picture,
+    drawing,
+    save,
+    settle,
+    short,
+    within,
+)
 from tests.report.planted import STUDY
 from tests.report.rows import hopeless, row
 
@@ -114,7 +127,7 @@ def test_worth_is_the_like_for_like_figure(papers):
             rows["finite" if line.get_markerfacecolor() == "white" else "joint"].append(x)
     assert sorted(rows["joint"], reverse=True) == pytest.approx([1.14, 1.13, 1.13, 1.12], abs=0.01)
     assert sorted(rows["finite"], reverse=True) == pytest.approx([1.11, 1.10, 1.08, 1.07], abs=0.01)
-    assert "mir under softq at 100M: 1.14" in alt
+    assert "mir in ar's data under softq at 100M: 1.14" in alt
 
 
 def test_the_infinite_model_s_curve_is_the_printed_one(papers):
@@ -169,9 +182,8 @@ def test_a_bound_is_called_one_in_figures():
         replace(row, recipe="mdlm", val_loss=row.val_loss + 0.1, bound="upper bound") for row in ar
     ]
     found = answer([*ar, *bounds], Question(laws=("softq",), recipes=("mdlm",)))
-    for draw in (worth.worth, fit_figures.asymptotes):
-        _, _, figure = draw(found)
-        assert figure.axes[-1].get_title() == "mdlm (upper bound)"
+    titles = [draw(found)[2].axes[-1].get_title() for draw in (worth.worth, fit_figures.asymptotes)]
+    assert titles == ["mdlm (upper bound) in ar's data", "mdlm (upper bound)"]
 
 
 def test_budgets_that_have_no_panel_are_told():

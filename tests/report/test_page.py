@@ -7,11 +7,12 @@ from itertools import pairwise
 
 import pytest
 
-from dcray.report import figures, tables
 from dcray.report.analysis import Asked, analyze
 from dcray.report.cells import Left
 from dcray.report.data import runs_csv
+from dcray.report.figures import draw as figures
 from dcray.report.page import answers, commands, cost, page, qualifications
+from dcray.report.tables import study as tables
 from tests.report.rows import hopeless, row
 
 VOID = {"meta", "link", "br", "img", "input", "hr"}
@@ -68,9 +69,9 @@ def test_the_answer_comes_first(written):
     text = " ".join(Reader(written).text)
     said = text.index("mir is worth")
     assert said < text.index("What a recipe is worth")
-    assert "by joint fits ar is worth 1 of itself" in text
+    assert "By a curve per budget against the joint limit, mir is worth" in text
     assert "mir minus ar on search seed, pair by pair" in text
-    assert "all losses are selected minima" in text
+    assert "the lowest of up to 2 candidates: selected minima, which are somewhat low" in text
 
 
 def test_nothing_is_loaded_from_elsewhere_and_nothing_runs(written):
@@ -167,7 +168,7 @@ def test_no_ratio_is_read_off_a_law_that_fails():
 
 def test_the_only_run_of_a_cell_is_no_selected_minimum():
     said = qualifications(analyze("s", [row(3.0)], [], Asked()))[-1]
-    assert said.endswith("so each loss is that of its cell's only candidate.")
+    assert said == "Losses: ar: losses at the search seed, each its cell's only candidate."
     two = [row(3.0), row(3.1, config="b")]
     assert "selected minima" in qualifications(analyze("s", two, [], Asked()))[-1]
 

@@ -7,13 +7,12 @@ import random
 from pathlib import Path
 from typing import Any
 
-from dcray.config import RunConfig
-from dcray.search.cells import CellSearch, Found
-from dcray.search.grid import Study
-from dcray.search.queue import Ended, StudyQueue
-from dcray.search.request import Reading, Request
-from dcray.search.study import StudyFile
-from dcray.track.points import Cell
+from dcray.search.cell import CellSearch
+from dcray.search.specs import Fingerprint
+from dcray.search.state import GivenWinners, StudyState
+from dcray.study.schema import StudyFile
+from dcray.study.study import Study
+from dcray.types import Cell, RunResult, RunSpec
 
 MINI: dict[str, Any] = {
     "study": "toy",
@@ -32,42 +31,26 @@ MINI: dict[str, Any] = {
 }
 
 
-class Alone:
-    """Nobody else has a record."""
-
-    def __init__(self, winners: dict[Cell, RunConfig] | None = None) -> None:
-        self.winners = winners or {}
-
-    def winner(self, cell: Cell) -> RunConfig | None:
-        return self.winners.get(cell)
-
-    def coming(self, cell: Cell) -> bool:
-        return False
-
-    def stale(self) -> bool:
-        return False
-
-    def look_again(self) -> None:
-        pass
-
-
 def study_of(*tables: dict[str, Any]) -> Study:
     """A study of tables as files hold them."""
     files = [StudyFile.model_validate(table) for table in tables]
     return Study.of(files, [Path(f"{number}.toml") for number in range(len(files))])
 
 
-def queue_of(study: Study, known: dict | None = None, elsewhere: Alone | None = None, wishes=None):
-    """The queue of a study's cells, on a corpus that is made up."""
-    reading = Reading(512, "corpus")
-    searches = {wish.cell: CellSearch(wish, reading) for wish in (wishes or study.wishes)}
-    return StudyQueue(study.name, searches, known or {}, elsewhere or Alone())
+def state_of(study: Study, known: dict | None = None, winners: dict | None = None, cell_specs=None):
+    """The state of a study's cells, on a corpus that is made up."""
+    reading = Fingerprint(512, "corpus")
+    searches = {
+        cell_spec.cell: CellSearch(cell_spec, reading)
+        for cell_spec in (cell_specs or study.cell_specs)
+    }
+    return StudyState(study.name, searches, GivenWinners(winners or {}), known=known or {})
 
 
-def bowl(request: Request, seed: int = 0, diverge: float = 0.0) -> float:
+def bowl(spec: RunSpec, seed: int = 0, diverge: float = 0.0) -> float:
     """A loss that has a best lr and tau, falls with size and epochs, and is a little noisy."""
-    config = request.config
-    rng = random.Random(f"{seed} {request.key.config_hash} {config.seed}")
+    config = spec.config
+    rng = random.Random(f"{seed} {spec.key.config_hash} {config.seed}")
     if rng.random() < diverge:
         return math.inf
     far = math.log(config.optim.lr / 4e-3) ** 2 + math.log(config.tau / 1.2) ** 2
@@ -75,49 +58,48 @@ def bowl(request: Request, seed: int = 0, diverge: float = 0.0) -> float:
 
 
 def play(
-    queue: StudyQueue,
+    state: StudyState,
     loss=bowl,
     *,
     concurrency: int = 1,
     order: random.Random | None = None,
     stop_after: int | None = None,
-) -> list[Request]:
+) -> list[RunSpec]:
     """Start what is ready and end it in some order until all is done; what was started."""
     order = order or random.Random(0)
-    flying: list[Request] = []
-    started: list[Request] = []
+    flying: list[RunSpec] = []
+    started: list[RunSpec] = []
     while True:
-        while len(flying) < concurrency and (ready := queue.ready()):
-            (request,) = ready[0]
-            queue.start(ready[0])
-            flying.append(request)
-            started.append(request)
+        while len(flying) < concurrency and (ready := state.ready()):
+            (spec,) = state.start(ready[0])
+            flying.append(spec)
+            started.append(spec)
         if stop_after is not None and len(started) >= stop_after:
             return started
         if not flying:
-            assert queue.finished()
+            assert state.finished()
             return started
-        request = flying.pop(order.randrange(len(flying)))
-        value = loss(request)
+        spec = flying.pop(order.randrange(len(flying)))
+        value = loss(spec)
         if math.isfinite(value):
-            queue.end(Ended(request, "complete", value, run_id=request.name))
+            state.apply(spec.ended("complete", value, run_id=spec.name))
         else:
-            queue.end(Ended(request, "diverged"))
+            state.apply(spec.ended("diverged"))
 
 
-def table(queue: StudyQueue) -> dict[tuple[Cell, str, int], tuple[str, float | None]]:
+def table(state: StudyState) -> dict[tuple[Cell, str, int], tuple[str, float | None]]:
     """Everything that is known, and of each cell the winner."""
     rows = {
-        (cell, *slot): (found.state, found.val_loss)
-        for cell, known in queue.known.items()
-        for slot, found in known.items()
+        (cell, key.config_hash, key.seed): (result.state, result.val_loss)
+        for cell, known in state.known.items()
+        for key, result in known.items()
     }
-    for cell in queue.searches:
-        winner = queue.state(cell).winner
-        rows[cell, "winner", 0] = (winner.slot[0] if winner else "none", None)
+    for cell in state.searches:
+        winner = state.cell_state(cell).winner
+        rows[cell, "winner", 0] = (winner.result.key.config_hash if winner else "none", None)
     return rows
 
 
-def on_record(queue: StudyQueue) -> dict[Cell, dict[Any, Found]]:
+def on_record(state: StudyState) -> dict[Cell, dict[Any, RunResult]]:
     """What a restart finds."""
-    return {cell: dict(known) for cell, known in queue.known.items()}
+    return {cell: dict(known) for cell, known in state.known.items()}

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dcray.search.ladder import cohort, counts_problem, generation
+from dcray.search.ladder import cohort, generation
+from dcray.study.keep import counts_problem
 
 RUNGS = st.lists(st.sampled_from([2, 4, 8, 16]), min_size=1, max_size=4, unique=True).map(
     lambda epochs: tuple(sorted(epochs))

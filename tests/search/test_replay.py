@@ -4,7 +4,7 @@ import statistics
 
 import pytest
 
-from dcray.search.study import DEFAULT_KEEP
+from dcray.study.schema import DEFAULT_KEEP
 from tests.bench.replay import Played, play_asha, play_cohort, read_tables, separate, sub_grids
 
 TABLES = read_tables()

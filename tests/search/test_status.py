@@ -3,13 +3,13 @@
 import json
 import re
 
-from dcray.cli.cells import cells_table, notes
+from dcray.cli.screen.cell_table import cells_table, notes
+from dcray.config.sizes import PAPER_SIZES, SIZES, size_order
 from dcray.errors import plural
-from dcray.search.standing import CellLine
+from dcray.search.cell_summary import CellSummary
 from dcray.search.status import record_lines
-from dcray.sizes import PAPER_SIZES, SIZES, size_order
-from dcray.track.points import Cell, Key
 from dcray.track.store import Store
+from dcray.types import Cell, RunKey
 from tests.studies import call
 
 
@@ -48,9 +48,9 @@ def test_an_interrupted_run_is_counted_and_goes_on_and_nothing_failed(tmp_path):
     with Store.open(tmp_path, study="s") as store:
         for cell in (waits, has):
             with store.claim(cell):
-                store.begin(Key(cell, "a", 42), config={}, params={}).interrupt("stopped")
+                store.begin(RunKey(cell, "a", 42), config={}, params={}).interrupt("stopped")
         with store.claim(has):
-            store.begin(Key(has, "b", 42), config={}, params={}).finish({"val_loss": 3.0})
+            store.begin(RunKey(has, "b", 42), config={}, params={}).finish({"val_loss": 3.0})
     code, out, err = call("status", "s", "--dir", str(tmp_path))
     assert (code, err) == (0, "")
     assert "interrupted: 60k 8k ar; the same command again goes on where it stopped\n" in out
@@ -68,7 +68,7 @@ def test_a_search_that_was_stopped_keeps_its_own_count(tmp_path):
     with Store.open(tmp_path, study="s") as store:
         lease = store.claim(cell)
         lease.tag({"search_state": "searching", "planned": "9", "stopped": "2"})
-        store.begin(Key(cell, "a", 42), config={}, params={}).interrupt("stopped")
+        store.begin(RunKey(cell, "a", 42), config={}, params={}).interrupt("stopped")
         lease.release("KILLED")
     _, out, _ = call("status", "s", "--dir", str(tmp_path), "--json")
     (found,) = json.loads(out)["cells"]
@@ -76,7 +76,7 @@ def test_a_search_that_was_stopped_keeps_its_own_count(tmp_path):
 
 
 def test_a_note_names_six_cells():
-    lines = [CellLine(Cell("s", "60k", 1_000 * n, "ar"), "stopped") for n in range(1, 9)]
+    lines = [CellSummary(Cell("s", "60k", 1_000 * n, "ar"), "stopped") for n in range(1, 9)]
     (note,) = notes(lines)
     assert note.startswith("interrupted: 60k 1k ar, 60k 2k ar, ")
     assert note.endswith("60k 6k ar, 2 more; the same command again goes on where it stopped")
@@ -89,7 +89,7 @@ def test_a_bound_is_no_loss(tmp_path):
             cell = Cell("s", "60k", 8_000, recipe)
             with store.claim(cell):
                 opened = store.begin(
-                    Key(cell, "a", 42), config={}, params={}, tags={"bound": bound}
+                    RunKey(cell, "a", 42), config={}, params={}, tags={"bound": bound}
                 )
                 opened.finish({"val_loss": 3.0})
     _, out, _ = call("status", "s", "--dir", str(tmp_path))
@@ -98,4 +98,4 @@ def test_a_bound_is_no_loss(tmp_path):
     assert "a loss after <= is an upper bound" in out
     _, out, _ = call("status", "s", "--dir", str(tmp_path), "--json")
     assert [cell["bound"] for cell in json.loads(out)["cells"]] == [None, "upper bound"]
-    assert "<=" not in "".join(notes([CellLine(Cell("s", "60k", 8_000, "ar"), "done")]))
+    assert "<=" not in "".join(notes([CellSummary(Cell("s", "60k", 8_000, "ar"), "done")]))

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from dcray.errors import ConfigError
-from dcray.fit.published import figures
-from dcray.search.boxes import Winners
-from dcray.search.forecast import forecast, prices
-from dcray.search.grid import Study
-from dcray.search.study import SHIPPED, StudyFile, parse_study
+from dcray.fit.paper.published import figures
+from dcray.plan.forecast import forecast, prices
+from dcray.study.axes import Winners
+from dcray.study.schema import SHIPPED, StudyFile, parse_study
+from dcray.study.study import Study
 from tests.search.player import MINI
 
 ROOT = Path(__file__).parent.parent.parent
@@ -39,19 +39,19 @@ def test_the_study_files_of_the_mission_are_there():
 def test_a_file_parses_and_every_value_of_it_is_planned(path):
     """`grid` builds the RunConfig of every (epochs, weight decay, lr) of every cell."""
     study = Study.read(path.stem)
-    found = forecast(study, [wish.cell for wish in study.wishes], "grid", prices())
-    assert len(found.cells) == len(study.wishes) > 0
+    found = forecast(study, [cell_spec.cell for cell_spec in study.cell_specs], "grid", prices())
+    assert len(found.cells) == len(study.cell_specs) > 0
     assert study.name == parse_study(path).study
-    for one, wish in zip(found.cells, study.wishes, strict=True):
-        if wish.borrows:
+    for one, cell_spec in zip(found.cells, study.cell_specs, strict=True):
+        if cell_spec.borrows:
             continue
         points = {
             (epochs, *trunk.values)
-            for trunk in wish.space(one.winner.num_epochs, {}).trunks()
+            for trunk in cell_spec.space(one.winner.num_epochs, {}).trunks()
             for epochs in trunk.rungs
         }
         assert one.search.runs == len(points)
-    assert not [warning for wish in study.wishes for warning in wish.warnings()]
+    assert not [warning for cell_spec in study.cell_specs for warning in cell_spec.warnings()]
 
 
 @pytest.mark.parametrize("path", FILES, ids=NAMES)
@@ -88,9 +88,9 @@ def test_the_boxes_of_200m_and_400m_stand_around_the_winner_and_are_marked(budge
 
 def test_300m_waits_for_the_winners_of_200m_and_400m():
     study = Study.read("dclm")
-    for wish in study.select(budgets=["300m"], recipes=["ar"]):
-        assert {cell.unique_tokens for cell in wish.needs} == {200_000_000, 400_000_000}
-        (box,) = wish.boxes
+    for cell_spec in study.select(budgets=["300m"], recipes=["ar"]):
+        assert {cell.unique_tokens for cell in cell_spec.needs} == {200_000_000, 400_000_000}
+        (box,) = cell_spec.boxes
         assert set(box) == {"num_epochs", "weight_decay", "lr"}
         assert all(axis == Winners(winners=("200m", "400m")) for axis in box.values())
 
@@ -98,7 +98,7 @@ def test_300m_waits_for_the_winners_of_200m_and_400m():
 @pytest.mark.parametrize("name", ["recipes", "seeds"])
 def test_the_baseline_at_its_printed_winners(name):
     study = Study.read(name)
-    wanted = [wish.cell for wish in study.select(recipes=["ar", "mir"])]
+    wanted = [cell_spec.cell for cell_spec in study.select(recipes=["ar", "mir"])]
     for one in forecast(study, wanted, "", prices()).cells:
         best = one.winner
         assert [best.num_epochs, best.optim.weight_decay, best.optim.lr] == (
@@ -109,7 +109,7 @@ def test_the_baseline_at_its_printed_winners(name):
 def test_the_diffusion_recipes_follow_the_printed_protocol():
     study, printed = Study.read("recipes"), figures()["dllm_protocol"]
     wanted = study.select(recipes=["mdlm", "mdlm_regularized"])
-    found = forecast(study, [wish.cell for wish in wanted], "", prices())
+    found = forecast(study, [cell_spec.cell for cell_spec in wanted], "", prices())
     assert {one.cell.size for one in found.cells} == set(printed["num_epochs"])
     for one in found.cells:
         run, size = one.winner, one.cell.size
@@ -132,15 +132,15 @@ def test_the_other_recipes_at_100m():
     study = Study.read("recipes")
     wanted = study.select(recipes=["single_epoch", "multi_epoch"])
     best = figures()["multi_epoch_ar_best_epochs"]
-    for one in forecast(study, [wish.cell for wish in wanted], "", prices()).cells:
+    for one in forecast(study, [cell_spec.cell for cell_spec in wanted], "", prices()).cells:
         run, size = one.winner, one.cell.size
         assert run.optim.weight_decay == best["weight_decay"] == 0.1
         if one.cell.recipe == "single_epoch":
             assert (run.num_epochs, run.optim.lr) == (1, WINNERS["100m"][size][2])
         else:
             assert run.optim.lr == best["lr"]
-            (wish,) = study.select(sizes=[size], recipes=["multi_epoch"])
-            (trunk,) = wish.space(1, {}).trunks()
+            (cell_spec,) = study.select(sizes=[size], recipes=["multi_epoch"])
+            (trunk,) = cell_spec.space(1, {}).trunks()
             assert trunk.rungs[0] < best[size] < trunk.rungs[-1]
 
 
@@ -148,9 +148,9 @@ def test_seeds_and_the_tuning_of_mir_hold_the_paper_s_values():
     seeds = parse_study(SHIPPED / "seeds.toml")
     for recipe in seeds.recipes.values():
         assert [seeds.seed, *recipe.confirm_seeds] == figures()["seeds_100m"]["five_seeds"]
-    (wish,) = Study.read("mir_tuning").select(recipes=["mir"])
+    (cell_spec,) = Study.read("mir_tuning").select(recipes=["mir"])
     chosen = {f"objective.{name}": value for name, value in figures()["mir_selected"].items()}
-    points = [dict(trunk.values) for trunk in wish.space(16, {}).trunks()]
+    points = [dict(trunk.values) for trunk in cell_spec.space(16, {}).trunks()]
     assert chosen in points
     assert len(points) == 4 * 3 + 2 * 3
 
@@ -284,6 +284,6 @@ def test_under_another_name_a_recipe_inherits_from_there():
     recipes = {"ar": {}, "a": {"inherit": "ar"}, "b": {"inherit": "toy:ar"}}
     file = StudyFile.model_validate({**MINI, "recipes": recipes | {"c": {"inherit": "toys:ar"}}})
     study = Study.of([file.renamed("new")])
-    inherited = {w.cell.recipe: w.inherits.study for w in study.wishes if w.inherits}
+    inherited = {w.cell.recipe: w.inherits.study for w in study.cell_specs if w.inherits}
     assert inherited == {"a": "new", "b": "new", "c": "toys"}
     assert file.renamed("toy") == file

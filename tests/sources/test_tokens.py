@@ -75,6 +75,6 @@ def test_bad_files_are_named(tmp_path, rows):
             list(parse(f"tokens:{tmp_path / name}").tokens())
         assert name in str(raised.value)
     (tmp_path / "none").mkdir()
-    for name, said in {"none": "holds no tokens", "nowhere": "does not exist"}.items():
+    for name, said in {"none": "holds no tokens to train on", "nowhere": "does not exist"}.items():
         with pytest.raises(ConfigError, match=f"{name} {said}"):
             parse(f"tokens:{tmp_path / name}").paths()

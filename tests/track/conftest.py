@@ -2,7 +2,7 @@
 
 import pytest
 
-from dcray.track.connect import connect
+from dcray.track.mlflow.connection import connect
 from tests.track.support import copy_of, open_store
 
 
@@ -17,7 +17,7 @@ def template(tmp_path_factory):
 def impatient(monkeypatch):
     """A mistake of ours should fail in seconds, not after the patience that a lock deserves."""
     monkeypatch.setattr("dcray.track.store.PATIENCE_SECONDS", 8.0)
-    monkeypatch.setattr("dcray.track.result.FINISH_SECONDS", 8.0)
+    monkeypatch.setattr("dcray.track.run.FINISH_SECONDS", 8.0)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
 
 

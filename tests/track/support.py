@@ -9,8 +9,9 @@ import textwrap
 from contextlib import contextmanager
 from pathlib import Path
 
-from dcray.track.points import Cell, Key, Point
+from dcray.track.points import Point
 from dcray.track.store import Store
+from dcray.types import Cell, RunKey
 
 STUDY = "tests"
 CELL = Cell(STUDY, "mini", 64_000, "ar")
@@ -18,7 +19,7 @@ PARAMS = {"num_epochs": 16, "weight_decay": 0.8, "lr": 3e-3, "tau": 1.25, "num_p
 
 
 def key(config_hash="abc123", *, seed=42, kind="branch", cell=CELL):
-    return Key(cell, config_hash, seed, kind)
+    return RunKey(cell, config_hash, seed, kind)
 
 
 def point(step, **values):
@@ -55,7 +56,10 @@ def locked(directory):
 
 
 def driver(code, directory, *arguments, **options):
-    """A process that runs `code` with the names of this module; stdout and stderr are pipes."""
+    """A process that runs `code` with the names of this module; stdout and stderr are pipes.
+
+    inside: a command that runs it, as `unshare` does.
+    """
     header = f"""
         import os, sys, time
         from pathlib import Path
@@ -65,8 +69,9 @@ def driver(code, directory, *arguments, **options):
     root = Path(__file__).parents[2]
     environment = {k: v for k, v in os.environ.items() if k != "MLFLOW_TRACKING_URI"}
     environment["PYTHONPATH"] = str(root)
+    command = [sys.executable, "-c", textwrap.dedent(header) + textwrap.dedent(code), *arguments]
     return subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(header) + textwrap.dedent(code), *arguments],
+        [*options.pop("inside", ()), *command],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -1,13 +1,18 @@
 """A database that is locked and a server that is away in mid-run: nothing lost, nothing ended."""
 
+import os
 import subprocess
 import sys
 import threading
 import time
+from base64 import b64encode
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+import requests
 
+from dcray.errors import ConfigError
 from dcray.track import runs
 from dcray.track.store import Store
 from tests.heads import free_ports, wait_for
@@ -42,7 +47,7 @@ def test_a_database_locked_for_five_seconds_loses_nothing(store, directory):
 
 @pytest.mark.slow
 def test_a_database_locked_for_sixty_seconds_loses_nothing(store, directory, monkeypatch):
-    monkeypatch.setattr("dcray.track.result.FINISH_SECONDS", 60.0)
+    monkeypatch.setattr("dcray.track.run.FINISH_SECONDS", 60.0)
     assert log_through(directory, store, 60.0) < 0.5
 
 
@@ -66,7 +71,11 @@ def server(directory, port):
     command += ["--port", str(port), "--backend-store-uri", f"sqlite:///{directory}/mlflow.db"]
     command += ["--artifacts-destination", str(directory / "served")]
     process = subprocess.Popen(
-        command, cwd=directory, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        command,
+        cwd=directory,
+        env=os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},  # half of its start
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
     try:
         wait_for(f"http://127.0.0.1:{port}/health", process)
@@ -81,7 +90,7 @@ def test_a_server_away_for_thirty_seconds_loses_nothing(
     template, directory, tmp_path, monkeypatch, capfd
 ):
     monkeypatch.setattr("dcray.track.store.PATIENCE_SECONDS", 60.0)
-    monkeypatch.setattr("dcray.track.result.FINISH_SECONDS", 60.0)
+    monkeypatch.setattr("dcray.track.run.FINISH_SECONDS", 60.0)
     (port,) = free_ports(1)
     address = f"http://127.0.0.1:{port}"
     home = tmp_path / "home"
@@ -105,3 +114,51 @@ def test_a_server_away_for_thirty_seconds_loses_nothing(
         assert sorted(names) == ["a.txt", "config.json"]
     assert {path.name for path in home.iterdir()} <= {"mlflow.lock", "spill"}
     assert capfd.readouterr().out == ""
+
+
+def front(port):
+    """What stands before a tracking server and lets in who has a password."""
+
+    class Front(BaseHTTPRequestHandler):
+        def do_GET(self):
+            if self.headers.get("Authorization") != "Basic " + b64encode(b"me:right").decode():
+                self.send_error(401)
+                return
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            url = f"http://127.0.0.1:{port}{self.path}"
+            kind = {"Content-Type": self.headers.get("Content-Type", "application/json")}
+            answer = requests.request(self.command, url, data=body, headers=kind, timeout=60)
+            self.send_response(answer.status_code)
+            if "Content-Type" in answer.headers:  # the answer to an artifact has none
+                self.send_header("Content-Type", answer.headers["Content-Type"])
+            self.send_header("Content-Length", str(len(answer.content)))
+            self.end_headers()
+            self.wfile.write(answer.content)
+
+        do_POST = do_PUT = do_PATCH = do_DELETE = do_GET  # noqa: N815
+
+        def log_message(self, *_):
+            pass
+
+    return ThreadingHTTPServer(("127.0.0.1", 0), Front)
+
+
+@pytest.mark.slow
+def test_a_server_behind_a_password_keeps_a_whole_run(directory, tmp_path, monkeypatch):
+    (port,) = free_ports(1)
+    with server(directory, port):
+        gate = front(port)
+        threading.Thread(target=gate.serve_forever, daemon=True).start()
+        uri = f"http://127.0.0.1:{gate.server_port}"
+        here = tmp_path / "here"
+        with pytest.raises(ConfigError, match="HTTP 401"):
+            Store.open(here, study=STUDY, tracking_uri=uri)
+        monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "me")
+        monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "right")
+        with Store.open(here, study=STUDY, tracking_uri=uri) as store, store.claim(CELL):
+            result = begin(store)
+            result.log([point(step) for step in range(20)])
+            assert result.finish({"val_loss": 3.0}, {"a.txt": "text"})
+            assert store.config(result.run_id) == {"num_epochs": 16}
+        gate.shutdown()
+        gate.server_close()

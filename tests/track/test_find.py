@@ -4,8 +4,8 @@ import pytest
 
 from dcray.errors import ConfigError
 from dcray.track import runs
+from dcray.track.evaluations import remark
 from dcray.track.find import find, manifest
-from dcray.track.remarks import remark
 from tests.track.support import CELL, STUDY, begin, key, point
 
 NAME = "tests/mini/64k/ar"

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcray.errors import ConfigError
-from dcray.track.points import Cell, Key, Point, new_metrics, run_name
+from dcray.track.points import Point, new_metrics, run_name
+from dcray.types import Cell, RunKey
 from tests.track.support import CELL, key, point
 
 FLOATS = st.floats(allow_nan=True, allow_infinity=True, width=64)
@@ -83,4 +84,4 @@ def test_a_metric_key_that_mlflow_would_refuse_is_our_own_mistake():
 
 def test_an_unknown_kind_is_our_own_mistake():
     with pytest.raises(AssertionError):
-        Key(CELL, "abc", 1, "rerun")
+        RunKey(CELL, "abc", 1, "rerun")

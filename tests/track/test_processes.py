@@ -1,13 +1,14 @@
 """Several drivers, killed drivers, and what a driver leaves behind: real processes, real files."""
 
 import signal
+import subprocess
 import time
 
 import pytest
 
 from dcray.errors import ConfigError
 from dcray.track import runs
-from dcray.track.lease import CellHeldError
+from dcray.track.locks.lease import CellHeldError
 from tests.track.support import (
     CELL,
     STUDY,
@@ -45,7 +46,7 @@ def test_eight_drivers_open_a_fresh_record_at_once(tmp_path):
                 result.finish({"val_loss": 3.0})
     """
     processes = [driver(code, tmp_path, str(seed)) for seed in range(8)]
-    outputs = [process.communicate(timeout=100) for process in processes]
+    outputs = [process.communicate(timeout=600) for process in processes]
     assert [process.returncode for process in processes] == [0] * 8, outputs
     assert outputs == [("", "")] * 8
     assert len(runs.results(tmp_path, study=STUDY).rows) == 8
@@ -94,6 +95,58 @@ def test_a_living_drivers_run_is_left_alone(directory):
         assert runs.cells(directory, study=STUDY)[0].held
     process.kill()
     process.communicate()
+
+
+CONTAINER = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
+
+
+@pytest.fixture
+def container():
+    """A command that runs another in a PID namespace of its own, as a container does."""
+    if subprocess.run([*CONTAINER, "true"], check=False, capture_output=True).returncode:
+        pytest.skip("only root can make a PID namespace")
+    return CONTAINER
+
+
+def test_two_containers_of_one_host_name_leave_each_other_alone(directory, container):
+    """A pid of the other one means nothing here: process 1 of both lives, or is another's."""
+    process = driver(LOG_FOR_EVER, directory, inside=container)
+    wait_for(process, "ready")
+    look = """
+        from dcray.errors import ConfigError
+        from dcray.track.locks.lease import CellHeldError
+        with open_store(directory) as store:
+            print(os.getpid(), store.find(key()).state)
+            try:
+                store.claim(CELL)
+            except CellHeldError as error:
+                print(error.owner.pid, error.advice)
+            try:
+                begin(store)
+            except ConfigError as error:
+                print(error)
+    """
+    try:
+        for inside in (container, ()):
+            seen, errors = driver(look, directory, inside=inside).communicate(timeout=60)
+            first, held, trained = seen.splitlines()
+            assert first.endswith(" running"), errors
+            assert held.startswith("1 wait for it, or end that process (its last sign of life is ")
+            assert "is being trained by process 1 on " in trained
+        run = runs.every_result(directory, study=STUDY)[0]
+        assert run.state == "running"
+    finally:
+        process.kill()
+        process.communicate()
+    with open_store(directory) as store:  # its last heartbeat is young: who can tell?
+        assert store.find(key()).state == "running"
+        old = str(time.time() - 130)
+        for run_id in (run.run_id, store.cell(CELL)):
+            store.connection.client.set_tag(run_id, "dcray.heartbeat", old)
+        store.settle_orphans()
+        assert store.find(key()).state == "interrupted"
+        assert "gave no sign of life for 120 s" in store.find(key()).reason
+        assert store.claim(CELL).held()
 
 
 @pytest.mark.parametrize(

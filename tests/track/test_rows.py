@@ -1,11 +1,12 @@
 """The winner of a cell, against the rule of the house stated by hand."""
 
 import dataclasses
+import time
 
 import pytest
 
-from dcray.track.owner import Owner, heartbeat_of
-from dcray.track.rows import Row, winner
+from dcray.track.locks.owner import Owner, heartbeat_of
+from dcray.track.rows import Row, candidates, competes, winner, winning_order
 
 BASE = Row(
     study="s", size="60k", num_params=59_616, unique_tokens=16_000, recipe="ar", num_epochs=8,
@@ -34,6 +35,21 @@ def row(run_id, **changes):
 def test_the_winner_is_the_lowest_complete_loss_at_the_search_seed(rows, wanted):
     found = winner(rows, seed=42)
     assert (found.run_id if found else None) == wanted
+
+
+def test_what_competes_stands_once_and_a_winner_is_a_candidate():
+    """A search and the record take the same rule: an absurd loss is no winner in either."""
+    assert competes("complete", 3.0, confirmation=False)
+    for state, loss, confirmation in (
+        ("running", 3.0, False), ("complete", None, False), ("complete", 101.0, False),
+        ("complete", float("nan"), False), ("complete", 1.797e308, False), ("complete", 3.0, True),
+    ):  # fmt: skip
+        assert not competes(state, loss, confirmation=confirmation)
+    ties = [(3.0, 8, "b"), (3.0, None, "a"), (2.9, 16, "c"), (3.0, 8, "a")]
+    ordered = sorted(ties, key=lambda one: winning_order(*one))
+    assert ordered == [(2.9, 16, "c"), (3.0, 8, "a"), (3.0, 8, "b"), (3.0, None, "a")]
+    rows = [row("a"), row("b", val_loss=2.0, kind="confirmation"), row("c", seed=1), row("d")]
+    assert [one.run_id for one in candidates(rows, seed=42)] == ["a", "d"]
 
 
 def test_device_seconds_are_counted_once_a_device():
@@ -74,8 +90,6 @@ def test_of_an_objective_that_went_back_the_marked_winners_source_counts():
 NO_OWNERS = [
     '{"host": "h", "pid": "x", "started": "y"}',
     '{"host": "h", "pid": -5, "started": 1}',
-    '{"host": "h", "pid": 1, "started": null}',
-    '{"host": "h", "pid": 1}',
     *("[]", "soon", "", None),
 ]
 
@@ -83,6 +97,15 @@ NO_OWNERS = [
 @pytest.mark.parametrize("text", NO_OWNERS)
 def test_an_owner_that_is_none(text):
     assert Owner.from_json(text) is None
+
+
+@pytest.mark.parametrize("started", ["", ', "started": null', ', "started": 1.5'])
+def test_of_an_owner_of_an_older_dcray_the_heartbeat_decides(started):
+    owner = Owner.from_json(f'{{"host": "h", "pid": 1{started}}}')
+    assert owner is not None
+    assert (owner.host, owner.pid, owner.boot, owner.namespace) == ("h", 1, "", "")
+    assert owner.alive(time.time())
+    assert not owner.alive(time.time() - 1000)
 
 
 @pytest.mark.parametrize("text", ["soon", "inf", "nan", ""])

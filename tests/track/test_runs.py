@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dcray.config.sections import ABSURD_NATS
 from dcray.errors import ConfigError
-from dcray.sections import ABSURD_NATS
 from dcray.track import runs
 from dcray.track.rows import newest_complete, state_of
 from tests.track.support import STUDY, begin, key, point

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from dcray.errors import ConfigError, RecordAwayError
 from dcray.track import runs
-from dcray.track.lease import CellHeldError
-from dcray.track.owner import Owner
-from dcray.track.points import Cell
-from dcray.track.writer import Write
+from dcray.track.locks.lease import CellHeldError
+from dcray.track.locks.owner import Owner
+from dcray.track.mlflow.write_queue import Write
+from dcray.types import Cell
 from tests.track.support import (
     CELL,
     PARAMS,
@@ -284,9 +284,23 @@ def test_a_cell_is_held_by_one_and_released(store, directory):
 def theirs(store, run_id, *, age=0.0):
     """Another host's driver writes its name on a run; its last heartbeat is `age` seconds old."""
     client = store.connection.client
-    client.set_tag(run_id, "dcray.owner", Owner("elsewhere", 1, 1.0).to_json())
+    client.set_tag(run_id, "dcray.owner", Owner("elsewhere", 1).to_json())
     client.set_tag(run_id, "dcray.attempt", "theirs")
     client.set_tag(run_id, "dcray.heartbeat", str(time.time() - age))
+
+
+def test_a_deleted_parent_run_is_made_anew_and_its_results_go_under_it(directory):
+    """The tracker's page would show them beside their cell, as results of none."""
+    with open_store(directory) as store:
+        with store.claim(CELL), begin(store) as result:
+            result.finish({"val_loss": 3.0})
+        old = store.cell(CELL)
+        store.connection.client.delete_run(old)
+    with open_store(directory) as store, store.claim(CELL) as lease:
+        assert lease.run_id != old
+        tags = store.connection.client.get_run(result.run_id).data.tags
+        assert tags["mlflow.parentRunId"] == lease.run_id
+        assert store.find(key()).state == "complete"
 
 
 @pytest.mark.parametrize(("age", "held"), [(10, True), (60, True), (125, False)])
@@ -341,7 +355,7 @@ def test_a_run_that_somebody_deleted_costs_no_other_its_heartbeat(store, monkeyp
     for run_id in open_runs:
         client.set_tag(run_id, "dcray.heartbeat", "0")
     client.delete_run(open_runs[0])
-    monkeypatch.setattr("dcray.track.heart.Heart.seconds", 0.0)
+    monkeypatch.setattr("dcray.track.locks.heartbeat.Heart.seconds", 0.0)
     store.writer.put(Write(open_runs[1], store.attempt, tags={"x": "y"}))  # wakes the thread
     assert store.writer.drain(open_runs[1], seconds=10)
     store.writer.put(Write(open_runs[1], store.attempt, tags={"x": "z"}))
@@ -366,7 +380,7 @@ def test_after_an_outage_the_first_thing_said_is_that_we_live(store, monkeypatch
     """Others take a lease whose heartbeat is two minutes old: none should be as old as that."""
     lease = store.claim(CELL)
     store.connection.client.set_tag(lease.run_id, "dcray.heartbeat", "0")
-    monkeypatch.setattr("dcray.track.heart.Heart.seconds", 1.0)
+    monkeypatch.setattr("dcray.track.locks.heartbeat.Heart.seconds", 1.0)
     set_tag, away = store.connection.client.set_tag, threading.Event()
 
     def refused(*args):
@@ -375,7 +389,7 @@ def test_after_an_outage_the_first_thing_said_is_that_we_live(store, monkeypatch
 
     store.connection.client.set_tag = refused
     assert away.wait(10)
-    monkeypatch.setattr("dcray.track.heart.Heart.seconds", 60.0)
+    monkeypatch.setattr("dcray.track.locks.heartbeat.Heart.seconds", 60.0)
     store.connection.client.set_tag = set_tag
     store.writer.put(Write(lease.run_id, store.attempt, tags={"x": "y"}))  # wakes the thread
     assert store.writer.drain(lease.run_id, seconds=10)
@@ -392,7 +406,7 @@ def test_a_lease_that_was_taken_over_knows_it_and_keeps_the_others_dead_heart_st
     store.watch(lambda cell, owner: told.append((cell, str(owner))))
     theirs(store, lease.run_id, age=100.0)
     before = mlflow_run(store, lease.run_id).data.tags["dcray.heartbeat"]
-    monkeypatch.setattr("dcray.track.heart.Heart.seconds", 0.0)
+    monkeypatch.setattr("dcray.track.locks.heartbeat.Heart.seconds", 0.0)
     for text in "xy":
         store.writer.put(Write(lease.run_id, store.attempt, tags={"x": text}))  # wakes the thread
         assert store.writer.drain(lease.run_id, seconds=10)

@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from dcray.errors import ConfigError
-from dcray.train.checkpoint import Checkpoints
+from dcray.train.checkpoint.manager import Checkpoints
 from dcray.train.loop import train
 from dcray.train.schedule import fork_step
-from dcray.train.shard import Place
+from dcray.train.shard import RankContext
 from tests.support import on_ranks, run_tiny, tiny_config, tiny_data
 
-CPU = Place(torch.device("cpu"))
+CPU = RankContext(torch.device("cpu"))
 RUNGS = (2, 4, 8)
 
 
@@ -23,7 +23,7 @@ def rung(num_epochs: int, **changes):
     return tiny_config(num_epochs=num_epochs, schedule__warmup_steps=2, **changes)
 
 
-def branch(config, folder: Path, place: Place = CPU, *, stop_at: int | None = None):
+def branch(config, folder: Path, place: RankContext = CPU, *, stop_at: int | None = None):
     """Train one branch of the trunk in `folder`; the outcome and the steps it trained itself."""
     torch.set_num_threads(1)
     steps: list[int] = []
@@ -47,7 +47,7 @@ def branch(config, folder: Path, place: Place = CPU, *, stop_at: int | None = No
     return outcome, steps
 
 
-def weights(folder: Path, config, place: Place = CPU) -> list[torch.Tensor]:
+def weights(folder: Path, config, place: RankContext = CPU) -> list[torch.Tensor]:
     from dcray.train.optim import build_optimizer
     from dcray.train.shard import build_model
 
@@ -88,7 +88,7 @@ def test_the_curve_of_a_branch_holds_the_trunks_points(tmp_path):
     for num_epochs in RUNGS:
         branch(rung(num_epochs), tmp_path)
     held = sorted((tmp_path / "8").glob("step-*"))[-1]
-    from dcray.train.checkpoint import read_meta
+    from dcray.train.checkpoint.manager import read_meta
 
     steps = [point[0] for point in read_meta(held)["progress"]["points"] if "optim/lr" in point[3]]
     assert steps == list(range(1, 23))

@@ -12,18 +12,18 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from dcray.config import RunConfig, override
+from dcray.config.run import RunConfig, override
+from dcray.cost import validation_epochs
 from dcray.errors import ConfigError
 from dcray.train import loop
-from dcray.train.cost import validation_epochs
-from dcray.train.meter import Meter
+from dcray.train.reporting.metrics import Meter
 from tests.support import run_tiny, tiny_config
 
 CHILD = """
 import sys, time
 from pathlib import Path
 import tests.support as support
-from dcray.config import RunConfig
+from dcray.config.run import RunConfig
 config = support.tiny_config(runtime__checkpoint_seconds=0)
 class Slow(list):
     def append(self, ids):

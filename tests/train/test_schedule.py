@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcray.sections import OptimConfig, ScheduleConfig
+from dcray.config.sections import OptimConfig, ScheduleConfig
 from dcray.train.optim import build_optimizer
 from dcray.train.schedule import fork_step, lr_factor
 from tests.support import tiny_config
@@ -41,9 +41,9 @@ def test_branches_share_their_stable_part(steps, warmup):
 
 
 def test_decay_reaches_matrices_and_the_head_alone():
-    from dcray.train.shard import Place, build_model
+    from dcray.train.shard import RankContext, build_model
 
-    model = build_model(tiny_config(), Place(torch.device("cpu")))
+    model = build_model(tiny_config(), RankContext(torch.device("cpu")))
     decayed, plain = build_optimizer(model, OptimConfig(weight_decay=0.7)).param_groups
     names = {id(p): n for n, p in model.named_parameters()}
     assert decayed["weight_decay"] == 0.7

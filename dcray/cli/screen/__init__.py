@@ -1,0 +1,1 @@
+"""Show what commands share on the screen: consoles, the live view, tables."""

@@ -1,0 +1,1 @@
+"""Ray's start and end, and who else is there: clusters, processes, folders."""

@@ -1,0 +1,1 @@
+"""Configurations as frozen, validated values, and how people write them."""

@@ -1,0 +1,297 @@
+"""RunConfig: one frozen, validated tree of all that defines a run; override() makes every change.
+
+Defaults are the paper's 257M AR recipe at 100M unique tokens. No value is defaulted anywhere else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pydantic import Field, ValidationError, field_validator, model_validator
+
+from dcray import plugins
+from dcray.config.sections import (
+    DataConfig,
+    Frozen,
+    ModelConfig,
+    ObjectiveConfig,
+    OptimConfig,
+    RuntimeConfig,
+    ScheduleConfig,
+    ShapeConfig,
+    Size,
+    ValidationConfig,
+    batch_problems,
+)
+from dcray.config.sizes import SIZES, Shape
+from dcray.errors import ConfigError, did_you_mean, rule_of
+
+# Fields that change the result by rounding at most, and the seed, are no part of the identity.
+# Validation epochs are left out too, unless the objective keeps its best epoch.
+NOT_IDENTITY = ("seed", "runtime", "size")
+BEST_COST_FRAC = 0.1  # of the training, for validation if the best epoch is kept
+
+
+class RunConfig(Frozen):
+    """One run: a size, an objective, and how it is trained on which tokens."""
+
+    size: Size = "257m"
+    objective: ObjectiveConfig = Field(default_factory=ObjectiveConfig)
+    num_epochs: int = Field(16, ge=1)
+    batch_size: int = Field(128, ge=1)  # sequences per optimizer step, all ranks
+    seed: int = Field(42, ge=0, lt=2**31)
+    model: ModelConfig = ModelConfig()
+    optim: OptimConfig = OptimConfig()
+    schedule: ScheduleConfig = ScheduleConfig()
+    data: DataConfig = DataConfig()
+    validation: ValidationConfig = ValidationConfig()
+    runtime: RuntimeConfig = RuntimeConfig()
+
+    @field_validator("size")
+    @classmethod
+    def _size_exists(cls, size: str | ShapeConfig) -> str | ShapeConfig:
+        if isinstance(size, str) and size not in SIZES:
+            raise ValueError(f'no size is called "{size}"{did_you_mean(size, SIZES)}')
+        return size
+
+    @model_validator(mode="after")
+    def _batches_divide(self) -> RunConfig:
+        runtime, unit, problems = self.runtime, self.data.paper_unit, list[str]()
+        if runtime.workers != "auto":
+            problems += batch_problems(self.batch_size, runtime.workers, runtime.microbatch_size)
+        if unit and self.batch_size % unit:
+            problems.append(f"data.paper_unit ({unit}) must divide batch_size ({self.batch_size})")
+        if not self.usable_rows:
+            problems.append(
+                'data.order = "paper" trains whole units alone: data.paper_unit (else batch_size) '
+                f"must be at most the {self.data.num_rows} rows, got {unit or self.batch_size}"
+            )
+        if problems:
+            raise ValueError("; ".join(problems))
+        return self
+
+    @property
+    def shape(self) -> Shape:
+        if isinstance(self.size, str):
+            return SIZES[self.size]
+        return Shape(**self.size.model_dump())
+
+    @property
+    def size_name(self) -> str:
+        """Return the size's name, or "dim32-layers2-heads2-mlp96" for a shape that has none."""
+        shape = self.shape
+        named = [name for name, known in SIZES.items() if known == shape]
+        return named[0] if named else "dim{}-layers{}-heads{}-mlp{}".format(*shape)
+
+    @property
+    def usable_rows(self) -> int:
+        """Count the rows that train in every epoch: all, or whole units under order = "paper"."""
+        rows = self.data.num_rows
+        if self.data.order == "paper":
+            unit = self.data.paper_unit or self.batch_size
+            return rows // unit * unit
+        return rows
+
+    @property
+    def unique_tokens(self) -> int:
+        """Compute U, the targets of one epoch: rows * T."""
+        return self.data.num_rows * self.data.seq_len
+
+    @property
+    def num_steps(self) -> int:
+        """Compute ceil(E * rows / B): batches run across epoch borders, the last one is short."""
+        return -(-self.num_epochs * self.usable_rows // self.batch_size)
+
+    @property
+    def train_tokens(self) -> int:
+        """Compute D, the targets seen over the whole schedule: E * usable rows * T."""
+        return self.num_epochs * self.usable_rows * self.data.seq_len
+
+    @property
+    def tau(self) -> float:
+        """Compute the decay timescale, batch_tokens / (lr * weight_decay * U) epochs, or inf."""
+        product = self.optim.lr * self.optim.weight_decay * self.unique_tokens
+        return self.batch_size * self.data.seq_len / product if product else math.inf
+
+    def resolved(self, *, vocab_size: int, longest_epochs: int | None = None) -> RunConfig:
+        """Return the configuration with vocabulary, warm-up and validation share written out.
+
+        longest_epochs: of the run that sets the warm-up, else num_epochs. Raises ConfigError if a
+        given warm-up is too long.
+        """
+        schedule, validation = self.schedule, self.validation
+        if validation.max_cost_frac is None and self.objective.build().keeps_best:
+            validation = validation.model_copy(update={"max_cost_frac": BEST_COST_FRAC})
+        if schedule.warmup_steps is None:
+            steps = self.warmup_steps(longest_epochs or self.num_epochs)
+            schedule = schedule.model_copy(update={"warmup_steps": steps})
+        else:
+            self._refuse_long_warmup(schedule.warmup_steps)
+        model = self.model.model_copy(update={"vocab_size": vocab_size})
+        found = {"schedule": schedule, "model": model, "validation": validation}
+        return self.model_copy(update=found)
+
+    def warmup_steps(self, num_epochs: int) -> int:
+        """Compute the steps of warm-up that schedule.warmup_frac gives a run of so many epochs."""
+        run = self.model_copy(update={"num_epochs": num_epochs})
+        return max(1, round(self.schedule.warmup_frac * run.num_steps))
+
+    def _refuse_long_warmup(self, steps: int) -> None:
+        """Raise ConfigError if the learning rate would still rise when its decay is due."""
+        decay_frac = self.schedule.decay_frac if self.schedule.kind == "wsd" else 0.0
+        decays_at = round((1 - decay_frac) * self.num_steps)
+        if steps > max(1, decays_at):
+            raise ConfigError(
+                f"schedule.warmup_steps ({steps:,}) must end before the decay begins, at step "
+                f"{decays_at:,} of {self.num_steps:,} (num_epochs = {self.num_epochs}): lower it, "
+                "or leave it out and schedule.warmup_frac gives it"
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON types, from which RunConfig.model_validate gives the same value."""
+        return self.model_dump(mode="json")
+
+    def identity(self, reads: str) -> str:
+        """Hash the configuration and what it reads (Corpus.reads): 16 hex digits.
+
+        For a plug-in objective from outside dcray its source is hashed too: a changed one differs.
+        """
+        source = plugins.source_hash("objectives", self.objective.name)
+        parts = [self.identity_fields(), reads, *([source] if source else [])]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+    def identity_fields(self) -> dict[str, Any]:
+        """Return the fields that define the identity; the shape replaces the size's name."""
+        fields = {k: v for k, v in self.to_dict().items() if k not in NOT_IDENTITY}
+        if not self.objective.build().keeps_best:
+            del fields["validation"]
+        if self.schedule.warmup_steps is not None:
+            del fields["schedule"]["warmup_frac"]  # resolved into warmup_steps
+        fields["data"]["row_stride"] = self.data.stride
+        return fields | {"shape": self.shape._asdict()}
+
+
+def override(base: RunConfig, changes: Mapping[str, Any]) -> RunConfig:
+    """Apply dotted or nested `changes` to `base`; validate the whole tree once, after all of them.
+
+    Raises ConfigError with every problem at once.
+    """
+    tree: dict[str, Any] = base.model_dump(mode="json")
+    problems: list[str] = []
+    for path, value in _flat(changes):
+        problem = _put(tree, path, value)
+        if problem:
+            problems.append(problem)
+    try:
+        config = RunConfig.model_validate(tree)
+    except ValidationError as error:
+        problems += _sentences(error)
+    if problems:
+        raise ConfigError(list(dict.fromkeys(problems)))
+    return config
+
+
+def later_wins(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Merge several sets of changes field by field; the last set that names a field decides it.
+
+    A size replaces the shape of earlier sets; another objective drops the options of earlier ones.
+    """
+    changes: dict[str, Any] = {}
+    for part in parts:
+        flat = _flat(part)
+        named = dict(flat)
+        name = named.get("objective.name", named.get("objective"))
+        before = changes.get("objective.name", changes.get("objective"))
+        if "size" in named:
+            changes = {k: v for k, v in changes.items() if not k.startswith("size.")}
+        if name is not None and before not in (None, name):
+            changes = {k: v for k, v in changes.items() if not k.startswith("objective")}
+        for path, value in flat:
+            changes.pop(path, None)  # its place is that of the last
+            changes[path] = value
+    return changes
+
+
+def field_names() -> list[str]:
+    """List every dotted field of the tree, without the objective's options (its name sets them)."""
+    found: list[str] = []
+    for name, info in RunConfig.model_fields.items():
+        kind = info.annotation
+        if isinstance(kind, type) and issubclass(kind, Frozen):
+            found += [f"{name}.{inner}" for inner in kind.model_fields]
+        else:
+            found.append(name)
+    return [*found, *(f"size.{inner}" for inner in ShapeConfig.model_fields), "objective.name"]
+
+
+def _flat(changes: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    pairs: list[tuple[str, Any]] = []
+    for key, value in changes.items():
+        if isinstance(value, Mapping) and f"{prefix}{key}" != "size":
+            pairs += _flat(value, f"{prefix}{key}.")
+        else:
+            pairs.append((f"{prefix}{key}", value))
+    return sorted(pairs, key=lambda pair: pair[0] not in ("objective", "objective.name", "size"))
+
+
+def _put(tree: dict[str, Any], path: str, value: Any) -> str | None:
+    """Write one change into the tree; return an error sentence if there is no such field."""
+    *parents, leaf = path.split(".")
+    if path in ("objective", "objective.name"):
+        if value != tree["objective"]["name"]:
+            tree["objective"] = {"name": value}  # another objective's options do not carry over
+        return None
+    if parents == ["size"]:
+        if leaf not in ShapeConfig.model_fields:
+            return f'"{path}" is not a field{did_you_mean(path, field_names())}'
+        if isinstance(tree["size"], str) and tree["size"] in SIZES:
+            tree["size"] = SIZES[tree["size"]]._asdict()
+        if isinstance(tree["size"], Mapping):  # else the size itself is refused, once
+            tree["size"] = {**tree["size"], leaf: value}
+        return None
+    if parents == ["objective"]:
+        tree["objective"][leaf] = value
+        return None
+    if path not in field_names():
+        return f'"{path}" is not a field{did_you_mean(path, field_names())}'
+    node = tree
+    for part in parents:
+        node = node[part]
+    node[leaf] = value
+    return None
+
+
+def _sentences(error: ValidationError) -> list[str]:
+    """Format a pydantic error as one sentence a field, with the rules it breaks and its value."""
+    rules: dict[str, list[str]] = {}
+    found: list[str] = []
+    for detail in error.errors():
+        path = _path(detail["loc"])
+        message = rule_of(detail)
+        if detail["type"] == "extra_forbidden":
+            found.append(f'"{path}" is not a field{did_you_mean(path, field_names())}')
+        elif not path or message.startswith((path, path.split(".")[0] + ".", '"', "no ")):
+            found.append(message)  # it names the field itself
+        else:  # one of a union's rules must hold
+            verb = f"{path} {{}}" if message.startswith("must ") else f"{path}: {{}}"
+            rule = f"{message[:1].lower()}{message[1:]}"
+            rules.setdefault(f"{verb}, got {detail['input']!r}", []).append(rule)
+    return found + [text.replace("{}", "; or ".join(every), 1) for text, every in rules.items()]
+
+
+def _path(steps: tuple[int | str, ...]) -> str:
+    """Find the dotted field of a pydantic location, without steps that name a branch of a union."""
+    names = field_names()
+    path = ""
+    for step in steps:
+        longer = f"{path}.{step}" if path else str(step)
+        if step in ("NAME", "TABLE"):
+            continue
+        if path in names and longer not in names and not (path == "size" or isinstance(step, int)):
+            break
+        path = longer
+    return path

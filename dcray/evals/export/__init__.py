@@ -1,0 +1,1 @@
+"""A run as a checkpoint that other tools read."""

@@ -1,0 +1,1 @@
+"""The losses of two runs token by token."""

@@ -1,0 +1,1 @@
+"""Runs as models of lm-eval: tasks, likelihoods, results."""

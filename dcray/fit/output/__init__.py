@@ -1,0 +1,1 @@
+"""The answer of a fit in sentences, as text and as JSON."""

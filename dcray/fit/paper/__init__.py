@@ -1,0 +1,1 @@
+"""The paper's grids and figures, and ours beside them."""

@@ -1,0 +1,1 @@
+"""Tables of losses: columns are found, rows are checked."""

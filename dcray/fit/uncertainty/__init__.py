@@ -1,0 +1,1 @@
+"""Doubts about a figure: intervals, nulls, pairs on equal seeds, flags."""

@@ -1,0 +1,1 @@
+"""Locks of the record: leases of cells, owners, heartbeats, the one corpus of a study."""

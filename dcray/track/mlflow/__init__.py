@@ -1,0 +1,1 @@
+"""Access to MLflow: address, connection, experiment, the one writer, waiting for a server."""

@@ -1,0 +1,1 @@
+"""Checkpoints: which are kept, how they are written, their metadata, weights alone."""

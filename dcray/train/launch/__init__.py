@@ -1,0 +1,1 @@
+"""Steps of one device as CUDA graphs, and what they need."""

@@ -1,0 +1,1 @@
+"""Report on a run: its curve, its progress, its clock."""
