@@ -1,4 +1,4 @@
-"""The cost of a run: FLOPs, memory, and the micro-batch that fits."""
+"""The cost of a run: FLOPs, memory, the micro-batch that fits, and the share of a GPU."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ WEIGHT_BYTES = 4  # a parameter: of a best epoch, which is kept beside the check
 STATE_BYTES = 16  # float32 weight, gradient and two moments a parameter
 SCORING = 1.07  # time of a scoring over that of its FLOPs in a training step (on an H200)
 LAST_COST_FRAC, FEWEST = 0.01, 4  # validation if no best epoch is kept
+SHORT_SECONDS = 100.0  # a trial that trains longer loses less than 3 % of a GPU to its start
+MOST = 4  # short trials on one GPU
+CONTEXT_BYTES = 2e9  # of a process on a GPU besides its tensors: CUDA's context, libraries, graphs
 HEADROOM = 0.85  # of a device's memory; the rest is for fragmentation and what is not counted
 
 
@@ -125,3 +128,24 @@ def fitting_microbatch(config: RunConfig, *, world_size: int, available: float, 
         <= HEADROOM * available
     ]
     return max(fits, default=1)
+
+
+def gpu_share(config: RunConfig, *, available: float, cpus: float, seconds: float) -> float:
+    """Choose the share of a GPU that a run of one process takes: as configured, or by "auto".
+
+    available: bytes of the GPU; cpus: of its node, for this GPU; seconds: that the run would train
+    on the whole GPU. With "auto" a run of SHORT_SECONDS or more has a GPU alone. Shorter ones leave
+    it idle while they start and end, so MOST of them share it, or as many as memory and CPUs allow.
+    """
+    share = config.runtime.gpu_share
+    if isinstance(share, float):
+        return share
+    if seconds >= SHORT_SECONDS:
+        return 1.0
+    half = config.runtime.precision in ("auto", "bfloat16")
+    whole = config.runtime.microbatch_size or fitting_microbatch(
+        config, world_size=1, available=available, half=half
+    )
+    need = memory(config, world_size=1, microbatch_size=whole, half=half).total + CONTEXT_BYTES
+    number = min(MOST, int(HEADROOM * available / need), int(cpus / config.runtime.threads))
+    return math.floor(1e4 / max(1, number)) / 1e4  # Ray counts shares in ten-thousandths

@@ -123,7 +123,7 @@ class RunSpec:
             "num_epochs": self.config.num_epochs,
             "weight_decay": self.config.optim.weight_decay,
             "lr": self.config.optim.lr,
-            "num_devices": int(self.run.runtime.workers) if self.place else 1,
+            "num_devices": self.run.runtime.num_devices if self.place else 1.0,
         }
         return RunResult(self.key, state, val_loss, **{**columns, "spec": self, **more})
 
@@ -156,7 +156,7 @@ class RunResult:
     step: int = 0
     device_seconds: float = 0.0  # of each of its devices, over all attempts
     earlier_seconds: float = 0.0  # of them, before this attempt
-    num_devices: int = 1
+    num_devices: float = 1.0  # 0.5: it had half of a GPU
     metrics: Mapping[str, float] = field(default_factory=dict)  # what else the record keeps
     spec: RunSpec | None = None  # None: it was read from the record
 

@@ -263,6 +263,8 @@ class RuntimeConfig(Frozen):
     """The device and the manner of a run: they change rounding at most, not its identity."""
 
     workers: Annotated[int, Field(ge=1)] | Literal["auto"] = 1
+    # of a GPU, for a run of one process: several runs share the card. "auto": as they fit
+    gpu_share: Annotated[float, Field(gt=0, le=1)] | Literal["auto"] = 1.0
     device: Literal["auto", "cpu", "cuda"] = "auto"
     precision: Literal["auto", "float32", "bfloat16", "float64"] = "auto"  # bf16 compute on a GPU
     threads: int = Field(1, ge=1)  # of one CPU worker; from the study, never from the machine
@@ -275,3 +277,20 @@ class RuntimeConfig(Frozen):
     keep_checkpoints: int = Field(2, ge=1)
     report_seconds: float = Field(2.0, ge=0)
     num_points: int = Field(200, ge=1)  # of the training curve
+
+    @property
+    def num_devices(self) -> float:
+        """Count the devices that a placed run holds: a share of a GPU counts as such."""
+        workers = self.workers if isinstance(self.workers, int) else 1
+        if self.device != "cuda" or isinstance(self.gpu_share, str):
+            return float(workers)
+        return workers * self.gpu_share
+
+    @model_validator(mode="after")
+    def _one_process_shares(self) -> RuntimeConfig:
+        if self.workers != 1 and self.gpu_share not in (1.0, "auto"):
+            raise ValueError(
+                f"runtime.gpu_share ({self.gpu_share:g}) is for a run of one process; it must be 1 "
+                f"with runtime.workers = {self.workers}"
+            )
+        return self

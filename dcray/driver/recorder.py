@@ -131,6 +131,7 @@ def _tags(one: RunSpec, machine: Machine) -> dict[str, Any]:
         "device_type": run.runtime.device,
         "threads": run.runtime.threads,
         "world_size": run.runtime.workers,
+        "gpu_share": None if run.runtime.gpu_share == 1 else run.runtime.gpu_share,
         "microbatch_size": run.runtime.microbatch_size,
         "corpus_hash": one.reads,
         "trunk": one.trunk,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import platform
 import shutil
 from collections.abc import Callable
@@ -10,10 +11,11 @@ from pathlib import Path
 
 from dcray.config.run import RunConfig
 from dcray.config.sections import batch_problems
-from dcray.cost import fitting_microbatch, training_flops
+from dcray.cost import fitting_microbatch, gpu_share, training_flops
 from dcray.errors import ConfigError, plural
 from dcray.plan.estimate import CPU_BATCH_BYTES, CPU_CORE_FLOPS, device_of, workers_of
 
+LEAST_SHARE = 0.01  # of a GPU, to ask it for its name beside trials that share it
 MAX_CPU_DAYS = 2.0  # a longer run on a CPU is refused: it was meant for a GPU
 
 
@@ -39,7 +41,7 @@ def this_machine(*, gpu_seconds: float = 0.0) -> Machine:
 
     gpu_name, gpu_bytes = "", 0.0
     if gpu_seconds or ray.cluster_resources().get("GPU", 0):
-        asked = ray.remote(num_gpus=1, num_cpus=0)(_gpu).remote()
+        asked = ray.remote(num_gpus=LEAST_SHARE, num_cpus=0)(_gpu).remote()
         try:
             gpu_name, gpu_bytes = ray.get(asked, timeout=gpu_seconds or None)
         except ray.exceptions.GetTimeoutError:
@@ -56,11 +58,18 @@ def this_machine(*, gpu_seconds: float = 0.0) -> Machine:
     )
 
 
-def place_run(config: RunConfig, machine: Machine, note: Callable[[str], None]) -> RunConfig:
-    """Decide device, workers and micro-batch of a configuration for this machine.
+def place_run(
+    config: RunConfig,
+    machine: Machine,
+    note: Callable[[str], None] = lambda _: None,
+    *,
+    seconds: float = math.inf,
+) -> RunConfig:
+    """Decide device, workers, share of a GPU and micro-batch of a configuration on this machine.
 
-    Raises ConfigError if the machine cannot hold the run, or would take days for it on a CPU.
-    `note` is told how many GPUs are used if not all are.
+    seconds: of training on a whole GPU, by which runs that last short share one. Raises ConfigError
+    if the machine cannot hold the run, or would take days for it on a CPU. `note` is told how many
+    GPUs are used if not all are.
     """
     runtime, device = config.runtime, device_of(config, machine.num_gpus)
     if device == "cuda" and not machine.num_gpus:
@@ -69,14 +78,18 @@ def place_run(config: RunConfig, machine: Machine, note: Callable[[str], None]) 
         _refuse_hopeless(config, machine)
     workers = workers_of(config, machine.num_gpus)
     _check_workers(config, workers, device, machine)
+    share = 1.0
+    if device == "cuda" and workers == 1:
+        cpus = machine.num_cpus / machine.num_gpus
+        share = gpu_share(config, available=machine.gpu_bytes, cpus=cpus, seconds=seconds)
     if device == "cuda" and workers < machine.num_gpus:
         note(f"{workers} of {machine.num_gpus} GPUs used (--workers auto takes all)")
     micro = runtime.microbatch_size
     if micro is None:
         half = device == "cuda" and runtime.precision in ("auto", "bfloat16")
-        room = machine.gpu_bytes if device == "cuda" else CPU_BATCH_BYTES
+        room = share * machine.gpu_bytes if device == "cuda" else CPU_BATCH_BYTES
         micro = fitting_microbatch(config, world_size=workers, available=room, half=half)
-    decided = {"device": device, "workers": workers, "microbatch_size": micro}
+    decided = {"device": device, "workers": workers, "gpu_share": share, "microbatch_size": micro}
     return config.model_copy(update={"runtime": runtime.model_copy(update=decided)})
 
 
@@ -85,9 +98,9 @@ def cpus_of(run: RunConfig) -> float:
     return float(run.runtime.threads * int(run.runtime.workers))
 
 
-def gpus_of(run: RunConfig) -> int:
-    """Return the GPUs that a placed run holds."""
-    return int(run.runtime.workers) if run.runtime.device == "cuda" else 0
+def gpus_of(run: RunConfig) -> float:
+    """Return the GPUs that a placed run holds, or its share of one."""
+    return run.runtime.num_devices if run.runtime.device == "cuda" else 0.0
 
 
 def cpu_days(config: RunConfig) -> float:

@@ -14,10 +14,18 @@ from dcray.cluster.start import ray_cluster
 from dcray.config.run import RunConfig
 from dcray.corpus.manifest import Corpus
 from dcray.corpus.stream import StreamRefs, publish
-from dcray.driver.resources import Machine, cpus_of, gpus_of, place_run, this_machine
+from dcray.driver.resources import (
+    LEAST_SHARE,
+    Machine,
+    cpus_of,
+    gpus_of,
+    place_run,
+    this_machine,
+)
 from dcray.driver.stop import StopRequest, stop_on_signals
 from dcray.driver.tune import TuneLoop
 from dcray.errors import ConfigError
+from dcray.plan.prices import Prices
 from dcray.reports import Report
 from dcray.track.locks.owner import Owner
 from dcray.track.store import Store
@@ -49,6 +57,7 @@ class Session:
     view: View
     num_cpus: int | None = None
     max_concurrent: int | None = None  # None: what the cluster holds now
+    prices: Prices = field(default_factory=Prices)  # of runs, by which short ones share a GPU
     machine: Machine = field(init=False)
     stop: StopRequest = field(default_factory=StopRequest)
     _tune: TuneLoop = field(init=False)
@@ -81,9 +90,10 @@ class Session:
             wait = needs_gpu and named_address() and not num_gpus
             if wait:
                 self.view.note("no GPU in this cluster yet: one is asked for, for up to 20 minutes")
-            elif num_gpus and ray.available_resources().get("GPU", 0) < 1:
+            elif num_gpus and ray.available_resources().get("GPU", 0) < LEAST_SHARE:
                 self.view.note("every GPU of this cluster is in use: waiting for one")
             self.machine = this_machine(gpu_seconds=GPU_SECONDS if wait else 0.0)
+            self.prices.num_gpus = self.machine.num_gpus
             with stop_on_signals(lambda: self.view.note(STOPPING)) as self.stop:
                 self.store.watch(self._taken)
                 yield
@@ -111,18 +121,18 @@ class Session:
             self._tune.abort(error)
             raise
 
-    def has_room(self, spec: RunSpec) -> bool:
-        """Tell whether a run can start now, or never can, so that `submit` refuses it at once."""
+    def has_room(self, chain: Chain) -> bool:
+        """Tell whether a trial can start now, or never can, so that `submit` refuses it at once."""
         running = self._tune.running
         if self.stop.event.is_set() or self._tune.waiting is not None:
             return False
         if self.max_concurrent is not None:
             return len(running) < self.max_concurrent
         try:
-            run = place_run(spec.config, self.machine, lambda _: None)
+            run = self._place(chain)
         except ConfigError:
             return True
-        together = [*(chain[0].run for chain in running), run]
+        together = [*(other[0].run for other in running), run]
         cpus, gpus = sum(map(cpus_of, together)), sum(map(gpus_of, together))
         return cpus <= self.machine.num_cpus and gpus <= self.machine.num_gpus
 
@@ -130,13 +140,18 @@ class Session:
         """Start a trial; all runs of a chain are computed in the first one's place."""
         to_train = [spec for spec in chain if spec.answered is None]
         try:
-            run = place_run(chain[0].config, self.machine, lambda _: None)
+            run = self._place(chain)
         except ConfigError as error:
             self._events += [spec.ended("refused", reason=str(error)) for spec in to_train]
             return
         placed = tuple(replace(spec, place=run.runtime) for spec in chain)
         self._events += [RunReport(spec) for spec in placed if spec.answered is None][:1]
         self._tune.submit(placed, data_key(run))
+
+    def _place(self, chain: Chain) -> RunConfig:
+        """Place the first run of a trial, in whose place all of them are computed."""
+        seconds = sum(map(self.prices.device_seconds, chain))
+        return place_run(chain[0].config, self.machine, seconds=seconds)
 
     def busy(self) -> bool:
         """Tell whether a run is under way, or an event not yet taken."""

@@ -106,8 +106,8 @@ class StudyDriver:
                 return
         session.corpus.verify(max(cell_spec.cell.unique_tokens for cell_spec in self.cell_specs))
         on_gpu = any(cell_spec.base().runtime.device == "cuda" for cell_spec in self.cell_specs)
+        session.prices = self.limit.prices
         with session.open(needs_gpu=on_gpu):
-            self.limit.prices.num_gpus = session.machine.num_gpus
             self._check_places()
             hold_corpus(session.store, session.corpus, reads)
             with self._claimed():

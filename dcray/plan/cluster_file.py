@@ -41,7 +41,7 @@ class NodeType:
     def holds(self, cpus: float, gpus: float) -> float:
         """Count the bundles of this kind that one node can hold; inf if the node is unknown."""
         limits = [
-            math.inf if have is None else have // need
+            math.inf if have is None else math.floor(have / need + 1e-9)
             for have, need in ((self.num_cpus, cpus), (self.num_gpus, gpus))
             if need
         ]
@@ -86,11 +86,12 @@ def can_hold(nodes: Sequence[NodeType], config: RunConfig) -> bool:
     return sum(bundles) >= workers
 
 
-def asks(config: RunConfig) -> tuple[int, int, int]:
+def asks(config: RunConfig) -> tuple[int, float, int]:
     """Return the CPUs and GPUs of one worker, and the workers of a run; "auto" counts as one."""
     runtime = config.runtime
     workers = runtime.workers if isinstance(runtime.workers, int) else 1
-    return runtime.threads, int(runtime.device == "cuda"), workers
+    share = runtime.gpu_share if isinstance(runtime.gpu_share, float) else 1.0
+    return runtime.threads, share if runtime.device == "cuda" else 0.0, workers
 
 
 def refuse_unplaceable(nodes: Sequence[NodeType], runs: Iterable[RunConfig], path: Path) -> None:
@@ -100,7 +101,7 @@ def refuse_unplaceable(nodes: Sequence[NodeType], runs: Iterable[RunConfig], pat
         if can_hold(nodes, config):
             continue
         cpus, gpus, workers = asks(config)
-        each = f"{gpus} GPU and {cpus} CPU" if gpus else f"{cpus} CPU"
+        each = f"{gpus:g} GPU and {cpus} CPU" if gpus else f"{cpus} CPU"
         problems.append(
             f'resources."{config.size_name}" asks for {workers} x ({each}), which {path.name} can '
             f"never place; it has {'; '.join(map(_described, nodes))}. Ask for less, or add nodes"

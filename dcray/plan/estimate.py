@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from dcray.config.run import RunConfig
 from dcray.config.sizes import PAPER_SIZES, num_non_embedding_params, num_params, usual_vocab_size
 from dcray.cost import CHECKPOINT_BYTES, fitting_microbatch, memory, training_flops
@@ -16,12 +18,13 @@ from dcray.track.rows import Row
 CPU_CORE_FLOPS = 4e10  # of a mini size's step; 26e9 to 69e9 measured (docs/benchmarks.md)
 CPU_BATCH_BYTES = 2e9  # for activations of a micro-batch on a CPU worker
 H100_FLOPS, H100_BYTES = 989e12, 80e9  # dense bfloat16
-# The useful share of an H100's FLOP/s by number of parameters, 5 % below what bench_gpu measured.
-SHARE_AT = {72e6: 0.38, 1.44e9: 0.49}
+# The useful share of an H100's FLOP/s by number of parameters, 5 % below what bench_gpu and, below
+# 72m, bench_small measured (rows of 512 tokens, 32 a step).
+SHARE_AT = {5.5e6: 0.15, 31.5e6: 0.29, 72e6: 0.38, 1.44e9: 0.49}
 USUAL = "assumed: usual for this size"
 TABLE = (
     "the table in plan/estimate.py: 40 GFLOP/s a CPU thread; "
-    "376 TFLOP/s an H100 at 72m, 485 at 1.4b"
+    "376 TFLOP/s an H100 at 72m, 485 at 1.4b, 148 at 5.5m"
 )
 
 
@@ -94,7 +97,8 @@ def expected_seconds(
 ) -> tuple[float, str]:
     """Estimate the seconds of a run on `workers` devices, and say where that figure comes from.
 
-    The rate is the median one of like runs in `measured`, else the table's.
+    The rate is the median one of like runs in `measured`, else the table's; that of a run on a
+    share of a GPU counts as if the whole GPU had trained so much more.
     """
     rates = [rate for row in measured if (rate := _rate(row, config, device, workers))]
     if rates:
@@ -111,9 +115,8 @@ def expected_seconds(
 
 def gpu_flops(count: int) -> float:
     """Interpolate the useful FLOP/s of an H100 for `count` parameters, linear in log(count)."""
-    (small, low), (large, high) = SHARE_AT.items()
-    place = math.log(count / small) / math.log(large / small)
-    return H100_FLOPS * (low + (high - low) * min(1.0, max(0.0, place)))
+    sizes = [math.log(size) for size in SHARE_AT]
+    return H100_FLOPS * float(np.interp(math.log(count), sizes, list(SHARE_AT.values())))
 
 
 def typical(config: RunConfig, device: str, workers: int, measured: Sequence[Row]) -> Sequence[Row]:
@@ -163,4 +166,5 @@ def _rate(row: Row, config: RunConfig, device: str, workers: int) -> float | Non
         and row.tags.get("device_type") == device
         and (device == "cuda" or row.tags.get("threads") == str(config.runtime.threads))
     )
-    return row.metrics.get("tokens_per_second") if alike else None
+    rate = row.metrics.get("tokens_per_second") if alike else None
+    return None if rate is None else rate / float(row.tags.get("gpu_share", 1))

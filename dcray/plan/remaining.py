@@ -27,6 +27,7 @@ from dcray.search.cell import CellSearch, Known
 from dcray.search.state import StudyState
 from dcray.types import Cell, Event, RunKey, RunResult, RunSpec
 
+ROUNDING = 1e-6  # of shares of a GPU that are added up
 RECENT = 7  # last runs of a kind whose median rate counts: a machine's load changes
 
 
@@ -54,11 +55,12 @@ class Outlook:
     _rates: dict[tuple[str, str], list[float]] = field(default_factory=dict)  # FLOP/s of a device
     _params: dict[str, int] = field(default_factory=dict)  # of a size that was measured
     # the runs under way, with their devices and the share that is trained
-    _running: dict[RunKey, tuple[RunSpec, int, float]] = field(default_factory=dict)
+    _running: dict[RunKey, tuple[RunSpec, float, float]] = field(default_factory=dict)
+    _devices: dict[tuple[str, str], float] = field(default_factory=dict)  # that a kind's last held
     _began: float | None = None
     _trained: float = 0.0  # device-seconds of what has ended
     _num_ended: int = 0
-    _capacity: int = 1  # devices at work at once, at most
+    _capacity: float = 1.0  # devices at work at once, at most
     _rests: dict[Cell, tuple[Any, Rest]] = field(default_factory=dict)
 
     def hear(self, event: Event) -> None:
@@ -67,7 +69,9 @@ class Outlook:
             self._end(event)
         elif event.report is None or event.spec.key not in self._running:
             self._began = self.clock() if self._began is None else self._began
-            self._running[event.spec.key] = event.spec, int(event.spec.run.runtime.workers), 0.0
+            devices = event.spec.run.runtime.num_devices
+            self._running[event.spec.key] = event.spec, devices, 0.0
+            self._devices[_kind(event.spec)] = devices
             self._capacity = max(self._capacity, sum(one[1] for one in self._running.values()))
         else:
             self._report(event.spec, event.report)
@@ -105,7 +109,7 @@ class Outlook:
             return None
         state, overhead = self.state(), self._overhead()
         needs = {cell: search.needs for cell, search in state.searches.items()}
-        line = _Line(self._capacity, needs)
+        line = _Line(self._capacity, needs, self._num_devices)
         for one, devices, share in self._running.values():
             left = self._device_seconds(one) * (1 - share) + overhead / 2
             line.start(one.key.cell, left / devices, devices)
@@ -115,6 +119,10 @@ class Outlook:
                 for wave in self._rest(cell).waves
             ]
         return line.run(lambda one: self._device_seconds(one) + overhead)
+
+    def _num_devices(self, one: RunSpec) -> float:
+        """Return the devices that a run will hold: as the last of its kind, else as configured."""
+        return self._devices.get(_kind(one), one.config.runtime.num_devices)
 
     def _overhead(self) -> float:
         """Estimate the device-seconds of a run besides its training: the mean of those so far."""
@@ -159,9 +167,14 @@ class Outlook:
 class _Line:
     """A simulated queue of the runs that are left, in the order of their start, with a clock."""
 
-    def __init__(self, capacity: int, needs: Mapping[Cell, Collection[Cell]]) -> None:
-        self.free, self.now = capacity, 0.0
-        self.flying: list[tuple[float, int, int, Cell]] = []  # its end, a number, devices, cell
+    def __init__(
+        self,
+        capacity: float,
+        needs: Mapping[Cell, Collection[Cell]],
+        devices: Callable[[RunSpec], float],
+    ) -> None:
+        self.free, self.now, self.devices = capacity, 0.0, devices
+        self.flying: list[tuple[float, int, float, Cell]] = []  # its end, a number, devices, cell
         self.ready: list[tuple[float, int, RunSpec]] = []  # the costliest first
         self.waves = {cell: list[Sequence[RunSpec]]() for cell in needs}
         self.open: Counter[Cell] = Counter()  # runs of the wave that is under way
@@ -169,7 +182,7 @@ class _Line:
                        for cell, all_of in needs.items()}  # fmt: skip
         self.number = itertools.count()
 
-    def start(self, cell: Cell, seconds: float, devices: int) -> None:
+    def start(self, cell: Cell, seconds: float, devices: float) -> None:
         """Begin a run, which holds its devices for so many seconds."""
         self.free -= devices
         heapq.heappush(self.flying, (self.now + seconds, next(self.number), devices, cell))
@@ -182,9 +195,12 @@ class _Line:
             self._next_wave(cell)
             self._go_on(cell)
         while True:
-            while self.ready and (self.free >= _devices(self.ready[0][2]) or not self.flying):
+            while self.ready and (
+                self.free > self.devices(self.ready[0][2]) - ROUNDING or not self.flying
+            ):
                 one = heapq.heappop(self.ready)[2]
-                self.start(one.key.cell, device_seconds(one) / _devices(one), _devices(one))
+                devices = self.devices(one)
+                self.start(one.key.cell, device_seconds(one) / devices, devices)
             if not self.flying:
                 return self.now
             self.now, _, devices, cell = heapq.heappop(self.flying)
@@ -209,12 +225,6 @@ class _Line:
                 before.remove(cell)
                 if not before:
                     self._go_on(other)
-
-
-def _devices(one: RunSpec) -> int:
-    """Count the devices that a run will hold."""
-    workers = one.config.runtime.workers
-    return workers if isinstance(workers, int) else 1
 
 
 @lru_cache(maxsize=100_000)

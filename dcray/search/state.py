@@ -82,16 +82,17 @@ class StudyState:
     running: dict[RunKey, RunSpec] = field(default_factory=dict)
     ended: dict[RunKey, RunResult] = field(default_factory=dict)  # by this command
     unaffordable: bool = False
+    _alone: set[RunKey] = field(default_factory=set)  # to be tried again on a whole GPU
     _lost: dict[RunKey, tuple[int, int]] = field(default_factory=dict)  # how often, at which step
     _states: dict[Cell, CellState] = field(default_factory=dict)
 
-    def next(self, has_room: Callable[[RunSpec], bool]) -> Chain | None:
+    def next(self, has_room: Callable[[Chain], bool]) -> Chain | None:
         """Take the costliest runs that are ready, None if there are none or they have no room.
 
         A smaller one never goes before them: what needs all GPUs would else wait for ever.
         """
         ready = self.ready()
-        if not ready or not has_room(ready[0][0]):
+        if not ready or not has_room(ready[0]):
             return None
         return self.start(ready[0])
 
@@ -125,7 +126,7 @@ class StudyState:
         if self.others.refresh():
             self._states.clear()
         found = [
-            chain
+            tuple(self._placed_alone(spec) for spec in chain)
             for cell in self._cells()
             for chain in self.cell_state(cell).ready
             if not any(spec.key in self.running for spec in chain)
@@ -174,8 +175,17 @@ class StudyState:
     def _cells(self) -> list[Cell]:
         return [cell for cell in self.searches if self.only is None or cell in self.only]
 
+    def _placed_alone(self, spec: RunSpec) -> RunSpec:
+        """Give a run that was lost beside others on a GPU the whole of one."""
+        if spec.key not in self._alone:
+            return spec
+        runtime = spec.config.runtime.model_copy(update={"gpu_share": 1.0})
+        return replace(spec, config=spec.config.model_copy(update={"runtime": runtime}))
+
     def _try_again(self, lost: RunResult) -> bool:
         """Tell whether a lost run has tries left: three if the run never got further."""
+        if lost.num_devices < 1:
+            self._alone.add(lost.key)
         times, before = self._lost.get(lost.key, (0, -1))
         times = 1 if lost.step > before else times + 1
         self._lost[lost.key] = (times, max(lost.step, before))

@@ -72,9 +72,18 @@ class RecipeConfig(Frozen):
 class ResourceConfig(Frozen):
     """The resources that one trial of a size takes."""
 
-    gpus: int | None = Field(None, ge=0)  # 0: on CPUs
+    # 0: on CPUs. A number between 0 and 1: so much of a GPU, beside other trials. "auto": as many
+    # trials on one GPU as its memory holds and as keep it busy
+    gpus: Annotated[float, Field(ge=0)] | Literal["auto"] | None = None
     workers: int | None = Field(None, ge=1)  # CPU processes of one trial
     threads: int | None = Field(None, ge=1)  # of one CPU worker
+
+    @field_validator("gpus")
+    @classmethod
+    def _whole_above_one(cls, gpus: float | str | None) -> float | str | None:
+        if isinstance(gpus, float) and gpus > 1 and gpus != int(gpus):
+            raise ValueError("must be a whole number above 1: only a single GPU can be shared")
+        return gpus
 
 
 class StudyFile(Frozen):

@@ -289,8 +289,12 @@ def _runtime(wanted: ResourceConfig | None) -> dict[str, Any]:
     changes: dict[str, Any] = {}
     if wanted.gpus is not None:
         changes["runtime.device"] = "cuda" if wanted.gpus else "cpu"
-    if wanted.gpus or wanted.workers:
-        changes["runtime.workers"] = wanted.gpus or wanted.workers
+    if isinstance(wanted.gpus, float) and wanted.gpus >= 1:
+        changes["runtime.workers"] = int(wanted.gpus)
+    elif wanted.gpus:
+        changes |= {"runtime.workers": 1, "runtime.gpu_share": wanted.gpus}
+    elif wanted.workers:
+        changes["runtime.workers"] = wanted.workers
     if wanted.threads:
         changes["runtime.threads"] = wanted.threads
     return changes

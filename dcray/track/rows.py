@@ -58,7 +58,12 @@ class Row:
     def all_device_seconds(self) -> float | None:
         """Multiply device_seconds, which is of one device, by the number of devices."""
         one = self.device_seconds
-        return None if one is None else one * int(self.tags.get("world_size", 1))
+        return None if one is None else one * self.num_devices
+
+    @property
+    def num_devices(self) -> float:
+        """Count the devices that the run held: a share of a GPU counts as such."""
+        return int(self.tags.get("world_size", 1)) * float(self.tags.get("gpu_share", 1))
 
 
 def state_of(status: str, tags: Mapping[str, str]) -> str:

@@ -1,7 +1,8 @@
 """The outcome of a trial's error: refused, lost (it is tried again), or failed.
 
 Lost is no fault of the run: a process, a node or an object of Ray's is gone, a rank gave no
-sign, or the connection between two ranks broke. Ray and Ray Train wrap an error several times.
+sign, the connection between two ranks broke, or the GPU that it shared had no memory left. Ray and
+Ray Train wrap an error several times.
 """
 
 from __future__ import annotations
@@ -22,12 +23,19 @@ PEER = re.compile(  # what gloo, NCCL and torch's store say if another rank is g
     r"|remote process exited|NCCL.*(remote|network) error|failed to (recv|send)",
     re.IGNORECASE,
 )
+NO_MEMORY = re.compile(r"out of memory", re.IGNORECASE)  # CUDA's and torch's word for it
+CROWDED = "it ran out of the memory of the GPU that it shared; it is tried again alone"
 PEER_GRACE = 30.0  # how much longer than for a silent process a rank waits for another one, seconds
 
 
-def outcome_of(error: BaseException, traceback: str) -> dict[str, Any]:
-    """Classify the `error` that ended a leg, as plain types: state, reason, traceback."""
+def outcome_of(error: BaseException, traceback: str, *, shared: bool = False) -> dict[str, Any]:
+    """Classify the `error` that ended a leg, as plain types: state, reason, traceback.
+
+    shared: whether the run had a share of a GPU; with the whole of it there is memory for more.
+    """
     failures = failures_of(error)
+    if shared and any(NO_MEMORY.search(str(one)) for one in failures.values()):
+        return {"state": "lost", "reason": CROWDED}
     for one in failures.values():
         if isinstance(one, ConfigError):
             return {"state": "refused", "reason": str(one)}

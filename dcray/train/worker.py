@@ -52,17 +52,32 @@ def trial(
             trainer = _trainer(spec, folder, refs[config["data"]], plugin_files)
             outcome = dict(trainer.fit().return_value)
         except Exception as error:
-            outcome = outcome_of(error, traceback.format_exc())
+            shared = spec.run.runtime.num_devices < 1
+            outcome = outcome_of(error, traceback.format_exc(), shared=shared)
+        finally:
+            if spec.run.runtime.num_devices < 1:
+                _leave_memory_to_others()
         loss = outcome.get("val_loss")
         ray.tune.report(said | {"outcome": outcome} | ({} if loss is None else {"val_loss": loss}))
         if outcome["state"] != "complete":
             return
 
 
+def _leave_memory_to_others() -> None:
+    """Free the GPU memory that this process keeps for a next run: other trials share the card."""
+    import gc
+
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+
+
 def resources(config: RunConfig, *, gpu: bool) -> list[dict[str, float]]:
     """Return a trial's placement-group bundle: its own device, or almost nothing beside workers."""
     if config.runtime.workers == 1:
-        return [{"CPU": config.runtime.threads, "GPU": 1.0 if gpu else 0.0}]
+        return [{"CPU": config.runtime.threads, "GPU": config.runtime.num_devices if gpu else 0.0}]
     return [{"CPU": 0, "memory": MEMORY_ASKED}]
 
 
@@ -133,6 +148,7 @@ def train_rank(
     place.wait()
     if on_gpu:  # the process may have trained a larger run before
         torch.cuda.reset_peak_memory_stats(place.device)
+        torch.cuda.set_per_process_memory_fraction(min(1.0, run.runtime.num_devices), place.device)
     outcome: Outcome = train(
         run,
         data,

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dcray.config.run import RunConfig, override
-from dcray.cost import HEADROOM, memory
+from dcray.cost import CONTEXT_BYTES, HEADROOM, memory
 from dcray.driver import resources as place
 from dcray.driver.resources import Machine, cpu_days, missing_gpu, place_run
 from dcray.errors import ConfigError
@@ -108,3 +108,45 @@ def test_a_torch_without_cuda_beside_a_card_is_said(monkeypatch):
     )
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     assert missing_gpu() == "Ray sees no GPU on this machine or cluster"
+
+
+def shared(seconds: float, *, machine=ONE_GPU, **changes) -> float:
+    run = override(config(runtime__gpu_share="auto"), changes)
+    return place_run(run, machine, seconds=seconds).runtime.gpu_share
+
+
+def test_short_runs_share_a_gpu_and_long_ones_do_not():
+    assert shared(5.0) == 0.25
+    assert shared(150.0) == 1.0
+    assert shared(5.0, machine=CPUS) == 1.0
+    assert shared(5.0, machine=replace(ONE_GPU, num_cpus=3)) == 0.3333  # never above a third
+    assert shared(5.0, machine=replace(ONE_GPU, num_cpus=32), **{"runtime.threads": 16}) == 0.5
+    assert shared(5.0, **{"runtime.workers": "auto"}) == 0.25  # one GPU: one worker
+
+
+@pytest.mark.parametrize(
+    ("gpu_bytes", "share"), [(80e9, 0.25), (8e9, 0.3333), (5e9, 0.5), (3e9, 1)]
+)
+def test_a_gpu_is_shared_by_as_many_as_its_memory_holds(gpu_bytes, share):
+    run = config(runtime__gpu_share="auto")
+    need = memory(run, world_size=1, microbatch_size=8, half=True).total + CONTEXT_BYTES
+    assert shared(5.0, machine=replace(ONE_GPU, gpu_bytes=gpu_bytes)) == share
+    assert share == 1 or round(1 / share) * need <= HEADROOM * gpu_bytes
+
+
+def test_a_share_that_is_given_counts_for_memory_and_devices():
+    run = override(RunConfig(), {"size": "72m", "runtime.gpu_share": 0.1})
+    runtime, _ = placed(run.resolved(vocab_size=50_258), ONE_GPU)
+    assert runtime.num_devices == 0.1
+    whole = override(run, {"runtime.gpu_share": 1}).resolved(vocab_size=50_258)
+    assert runtime.microbatch_size < placed(whole, ONE_GPU)[0].microbatch_size
+    assert placed(config(runtime__gpu_share=0.5), CPUS)[0].num_devices == 1.0
+
+
+def test_a_share_of_several_workers_is_refused():
+    with pytest.raises(
+        ConfigError, match=r"gpu_share .0.5. is for a run of one process; it must be 1"
+    ):
+        config(runtime__gpu_share=0.5, runtime__workers=2)
+    with pytest.raises(ConfigError, match=r"runtime.gpu_share must be .*, got 0"):
+        config(runtime__gpu_share=0)

@@ -54,7 +54,9 @@ def test_larger_models_use_more_of_a_gpu():
     for size, share in measured.items():
         count = num_params(SIZES[size], 50_258)
         assert 0.91 * share < gpu_flops(count) / 989e12 < 0.97 * share
-    assert gpu_flops(10**6) == gpu_flops(72 * 10**6)
+    for size, share in {"5.5m": 0.16, "31.5m": 0.31}.items():  # rows of 512 tokens
+        assert 0.91 * share < gpu_flops(num_params(SIZES[size], 4_097)) / 989e12 < 0.97 * share
+    assert gpu_flops(10**6) == gpu_flops(5_500_000)
     assert gpu_flops(10**10) == gpu_flops(1_440 * 10**6)
     between = gpu_flops(round((72e6 * 1.44e9) ** 0.5))  # their geometric mean
     assert between == pytest.approx(989e12 * (0.38 + 0.49) / 2)

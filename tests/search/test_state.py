@@ -2,6 +2,7 @@
 
 import copy
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -342,6 +343,19 @@ def test_a_lost_process_is_tried_again_three_times_without_progress():
         state.start(other)
         state.apply(other[0].ended("lost", step=step))
         assert any(c[0].key == other[0].key for c in state.ready())
+
+
+def test_a_run_lost_beside_others_on_a_gpu_is_tried_again_alone():
+    state = state_of(study_of(MINI))
+    chain = state.ready()[0]
+    shared = chain[0].config.runtime.model_copy(update={"device": "cuda", "gpu_share": 0.25})
+    state.start(chain)
+    state.apply(replace(chain[0], place=shared).ended("lost"))
+    again = next(other for other in state.ready() if other[0].key == chain[0].key)
+    assert again[0].config.runtime.gpu_share == 1.0
+    assert again[0].config.identity("x") == chain[0].config.identity("x")
+    others = [spec for other in state.ready() for spec in other if spec.key != chain[0].key]
+    assert all(spec.config.runtime == chain[0].config.runtime for spec in others)
 
 
 def test_what_cannot_be_afforded_is_not_ready_and_ends_the_command():

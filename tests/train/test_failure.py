@@ -4,6 +4,7 @@ import pickle
 
 import pytest
 import ray
+import torch
 from ray.exceptions import (
     ActorDiedError,
     NodeDiedError,
@@ -22,7 +23,7 @@ from ray.train.v2._internal.exceptions import (
 )
 
 from dcray.errors import ConfigError
-from dcray.train.failure import outcome_of, outcome_of_files
+from dcray.train.failure import CROWDED, outcome_of, outcome_of_files
 
 DEAD = ActorDiedError()
 KILLED = WorkerHealthCheckFailedError("Worker health check failed.", DEAD)
@@ -96,6 +97,20 @@ def test_a_rank_that_is_silent_is_named():
     assert outcome_of(late, "")["reason"] == "rank 1, 3: it sent no report for 8 s"
     slow = group(rank0=RuntimeError("Timed out waiting 8000ms for recv operation to complete"))
     assert outcome_of(slow, "")["state"] == "lost"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+        in_task(RuntimeError("CUDA error: out of memory")),
+    ],
+)
+def test_a_run_short_of_memory_beside_others_is_lost_and_alone_it_has_failed(error):
+    beside = outcome_of(error, "trace", shared=True)
+    assert (beside["state"], beside["reason"]) == ("lost", CROWDED)
+    assert outcome_of(error, "trace")["state"] == "failed"
+    assert outcome_of(ValueError("bad"), "trace", shared=True)["state"] == "failed"
 
 
 def test_what_tune_kept_of_a_dead_trial(tmp_path):
