@@ -30,6 +30,7 @@ from dcray.train.batching import microbatches
 from dcray.train.shard import RankContext
 from tests.bench.common import machine, spread
 
+
 def rows(refs: StreamRefs, config: RunConfig) -> Iterator[Any]:
     yield from fetch_rows(refs, config, (part.row_ids for part in Order(config).batches()))
 
@@ -105,8 +106,10 @@ def main() -> None:
                 for side, config in sides.items():
                     found[side].append(rate(read, config))
             ratio = statistics.median(found["rows"]) / statistics.median(found["documents"])
-            print(f"{name:<18} rows {spread(found['rows'])}, documents {spread(found['documents'])}"
-                  f" M tokens/s: documents take {ratio:.2f} of the time")
+            print(
+                f"{name:<18} rows {spread(found['rows'])}, documents {spread(found['documents'])}"
+                f" M tokens/s: documents take {ratio:.2f} of the time"
+            )
 
 
 if __name__ == "__main__":
