@@ -209,7 +209,7 @@ class _Stream:
     def __init__(self, arrays: Sequence[Array]) -> None:
         self.arrays, self.dtype = arrays, arrays[0].dtype
         self.borders = np.cumsum([0, *map(len, arrays)])
-        self._views = [memoryview(array) for array in arrays]
+        self._views = [array.data for array in arrays]
 
     @classmethod
     def of_shards(cls, refs: StreamRefs) -> _Stream:
