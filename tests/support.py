@@ -17,7 +17,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 from dcray.config.run import RunConfig, override
-from dcray.corpus.order import cut_rows
+from dcray.corpus.order import cut_rows, pack
 from dcray.reports import Outcome, Report
 from dcray.train.checkpoint.manager import Checkpoints
 from dcray.train.evaluate import ValidationRows
@@ -52,11 +52,31 @@ def tiny_tokens(num_tokens: int = 16 * 22 + 1, seed: int = 0) -> np.ndarray:
     return (np.cumsum(rng.integers(0, 3, num_tokens)) % (VOCAB_SIZE - 2)).astype(np.uint16)
 
 
+def packed_rows(tokens: np.ndarray, starts: np.ndarray, config: RunConfig) -> np.ndarray:
+    """The rows of all epochs by their ids: documents cut out, laid end to end, cut again."""
+    data = config.data
+    documents = np.split(tokens[: data.unique_tokens], starts[1:])
+    epochs = []
+    for epoch in range(config.num_epochs):
+        packing = pack(starts, data.unique_tokens, seed=config.seed, epoch=epoch)
+        order = np.searchsorted(starts, packing.sources)
+        laid = np.concatenate([documents[i] for i in order])
+        epochs.append(cut_rows(laid, data.seq_len, data.stride))
+    return np.concatenate(epochs)
+
+
 def tiny_data(
     config: RunConfig, *, num_val_rows: int = 5, seen: list[np.ndarray] | None = None
 ) -> Data:
-    """Rows of `tiny_tokens` in memory; `seen` collects the row ids that were fetched."""
-    rows = cut_rows(tiny_tokens(config.data.unique_tokens), config.data.seq_len, config.data.stride)
+    """Rows of `tiny_tokens` in memory; `seen` collects the row ids that were fetched.
+
+    Documents to be packed anew are of 37 tokens.
+    """
+    tokens = tiny_tokens(config.data.unique_tokens)
+    if config.data.order == "documents":
+        rows = packed_rows(tokens, np.arange(0, len(tokens), 37), config)
+    else:
+        rows = cut_rows(tokens, config.data.seq_len, config.data.stride)
     val = cut_rows(
         tiny_tokens(num_val_rows * config.data.seq_len + 1, seed=1),
         config.data.seq_len,

@@ -199,7 +199,7 @@ class DataConfig(Frozen):
     row_stride: int | None = Field(
         None, ge=1
     )  # None: seq_len; seq_len + 1: the authors' disjoint rows
-    order: Literal["rows", "paper"] = "rows"
+    order: Literal["rows", "documents", "paper"] = "rows"  # what is shuffled every epoch
     paper_unit: int | None = Field(None, ge=1)  # rows that stay together under order = "paper"
     val_tokens: TokenCount | None = None  # None: the whole validation set
 

@@ -29,6 +29,7 @@ VALIDATION_OFFSETS = "validation_offsets.npy"
 VALIDATION_BYTES = "validation_bytes.bin"
 NO_TEXT = -1  # source bytes of <|endoftext|>
 HASH_BYTES = 1 << 24
+SCANNED = 1 << 22  # tokens that are searched for a document's start at a time
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -191,6 +192,16 @@ class Corpus:
                 "folder"
             )
 
+    def check_documents(self, num_tokens: int) -> None:
+        """Raise ConfigError if no second document starts in the first `num_tokens` tokens."""
+        for path, start, count, _ in self.shards(num_tokens):
+            tokens = self._map(path.name)[:count]
+            for first in range(0, count, SCANNED):  # one is found in the first piece as a rule
+                found = np.flatnonzero(tokens[first : first + SCANNED] == self.eot_id)
+                if len(found) and start + first + found[-1]:
+                    return
+        raise ConfigError(one_document(num_tokens, self.eot_id))
+
     def _map(self, name: str) -> Array:
         """Map a file of the corpus; raises ConfigError if its size is not the manifest's."""
         counts = {shard.file: shard.tokens for shard in self.manifest.shards}
@@ -209,6 +220,16 @@ def verify_shard(path: Path, sha256: str) -> None:
     refuse_missing(path)
     if sha256_file(path) != sha256:
         raise ConfigError(damaged(path, "was truncated or edited: its sha256 is another"))
+
+
+def one_document(num_tokens: int, eot_id: int) -> str:
+    """Write the sentence for a stream in which there is nothing to shuffle."""
+    return (
+        'data.order = "documents" needs at least two documents, and behind the first of its '
+        f"{num_tokens:,} tokens the corpus holds no <|endoftext|> (id {eot_id}): they are one "
+        'document, or ids without ends of documents; take data.order = "rows", or a larger '
+        "data.unique_tokens"
+    )
 
 
 def stored_dtype(name: str) -> np.dtype[Any]:

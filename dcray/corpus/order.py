@@ -1,15 +1,26 @@
-"""The rows of each step: a function of (seed, step) alone, equal on all ranks and after resumes."""
+"""The rows of each step: a function of (seed, step) alone, equal on all ranks and after resumes.
+
+Under data.order = "documents" the rows themselves are new each epoch: `pack` orders the documents,
+and row i of the epoch is cut from them as from a stream. Ids of rows then count on from epoch to
+epoch, so that an id still names one row and its content.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dcray.config.run import RunConfig
+from dcray.config.sections import DataConfig
+
+DOCUMENTS = 1  # salt of the documents' order: without one it would be that of as many rows
+Ids = NDArray[np.int64]
 
 
 def epoch_order(num_rows: int, *, seed: int, epoch: int) -> NDArray[np.int64]:
@@ -33,6 +44,71 @@ def paper_order(num_rows: int, *, unit: int, epoch: int) -> NDArray[np.int64]:
         generator = torch.Generator().manual_seed(number)
         units = units[torch.randperm(len(units), generator=generator).numpy()]
     return (units[:, None] * unit + np.arange(unit)).reshape(-1)
+
+
+@dataclass(frozen=True)
+class Packing:
+    """The documents of one epoch, one behind the other in their order."""
+
+    sources: Ids  # (documents,) where each starts in the stream
+    places: Ids  # (documents + 1,) where each starts in the epoch, and where the epoch ends
+
+    def spans(self, first: Ids, stop: Ids) -> tuple[Ids, Ids]:
+        """Find the pieces of the stream that fill the places [first, stop) of the epoch, (n,) each.
+
+        Returns the start and stop of every piece, in order; a piece ends where its document does.
+        """
+        document, begin, end = split_spans(first, stop, self.places)
+        shift = self.sources[document] - self.places[document]
+        return begin + shift, end + shift
+
+
+def pack(starts: Ids, num_tokens: int, *, seed: int, epoch: int) -> Packing:
+    """Draw the order of the documents of epoch `epoch` (from 0), a function of seed and epoch.
+
+    starts: of the documents in the stream of `num_tokens`, rising from 0. The last document ends
+    with the stream, where the budget cuts it.
+    """
+    key = np.random.SeedSequence((seed, epoch, DOCUMENTS))
+    order = np.random.Generator(np.random.Philox(key)).permutation(len(starts))
+    lengths = np.diff(starts, append=num_tokens)[order]
+    return Packing(starts[order], np.concatenate([[0], np.cumsum(lengths)]))
+
+
+def split_spans(first: Ids, stop: Ids, borders: Ids) -> tuple[Ids, Ids, Ids]:
+    """Split spans [first, stop), (n,) each, at `borders`, which rise and enclose every span.
+
+    Returns (pieces,) each: the number of the last border at or before the piece, start and stop.
+    """
+    low = np.searchsorted(borders, first, side="right") - 1
+    counts = np.searchsorted(borders, stop, side="left") - low
+    span = np.repeat(np.arange(len(first)), counts)
+    border = np.arange(len(span)) + (low - np.cumsum(counts) + counts)[span]
+    begin = np.maximum(first[span], borders[border])
+    return border, begin, np.minimum(stop[span], borders[border + 1])
+
+
+class DocumentRows:
+    """Where rows lie in the stream if documents are packed anew every epoch.
+
+    Row i of epoch e has the id e * rows + i.
+    """
+
+    def __init__(self, data: DataConfig, packing: Callable[[int], Packing]) -> None:
+        self.data, self.packing = data, packing
+
+    def spans(self, ids: Ids) -> tuple[Ids, Ids]:
+        """Find the pieces of the stream that make these rows of T + 1 tokens, in order."""
+        epochs, rows = np.divmod(ids, self.data.num_rows)
+        first = rows * self.data.stride
+        pieces = [
+            self.packing(int(epochs[start])).spans(
+                first[start:stop], first[start:stop] + self.data.seq_len + 1
+            )
+            for start, stop in pairwise([0, *(np.flatnonzero(np.diff(epochs)) + 1), len(ids)])
+        ]
+        starts, stops = zip(*pieces, strict=True)
+        return np.concatenate(starts), np.concatenate(stops)
 
 
 @dataclass(frozen=True)
@@ -66,6 +142,7 @@ class Order:
         self.unit = (
             (config.data.paper_unit or config.batch_size) if config.data.order == "paper" else None
         )
+        self.new_rows = config.data.order == "documents"
         self._epoch = lru_cache(maxsize=2)(self._epoch_order)
 
     def batch(self, step: int) -> Slice:
@@ -101,7 +178,8 @@ class Order:
     def _epoch_order(self, epoch: int) -> NDArray[np.int64]:
         if self.unit is not None:
             return paper_order(self.num_rows, unit=self.unit, epoch=epoch)
-        return epoch_order(self.num_rows, seed=self.seed, epoch=epoch)
+        rows = epoch_order(self.num_rows, seed=self.seed, epoch=epoch)
+        return rows + epoch * self.num_rows if self.new_rows else rows
 
 
 def tee_ids(parts: Iterator[Slice]) -> tuple[Iterator[Slice], Iterator[NDArray[np.int64]]]:
@@ -124,3 +202,15 @@ def cut_rows(tokens: NDArray[np.generic], seq_len: int, stride: int) -> NDArray[
     """View a flat stream as rows (rows, T + 1): row i holds tokens i*stride .. i*stride + T."""
     view = np.lib.stride_tricks.sliding_window_view(tokens, seq_len + 1)
     return view[::stride]
+
+
+def document_starts(arrays: Iterable[NDArray[Any]], eot_id: int, num_tokens: int) -> Ids:
+    """Find where documents start in the first `num_tokens` of a stream, given as its arrays.
+
+    One starts at each <|endoftext|>, and one where the stream does.
+    """
+    found, first = [np.zeros(1, np.int64)], 0
+    for array in arrays:
+        found.append(first + np.flatnonzero(array[: max(0, num_tokens - first)] == eot_id))
+        first += len(array)
+    return np.unique(np.concatenate(found))

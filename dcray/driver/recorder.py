@@ -109,6 +109,7 @@ def columns(config: RunConfig) -> dict[str, Any]:
         "tau": float(f"{config.tau:.6g}"),
         "batch_size": config.batch_size,
         "seq_len": config.data.seq_len,
+        "order": config.data.order,
         "schedule": config.schedule.kind,
         "dropout": config.model.dropout,
         "num_params": num_params(config.shape, config.model.vocab_size),

@@ -25,8 +25,8 @@ class Fingerprint:
 def fingerprint(corpus: Corpus, config: RunConfig) -> Fingerprint:
     """Compute the vocabulary and the hash of what a configuration reads of a corpus.
 
-    Raises ConfigError if the corpus (or its validation set) is too small or its vocabulary is not
-    the model's.
+    Raises ConfigError if the corpus (or its validation set) is too small, its vocabulary is not the
+    model's, or its documents are to be shuffled and there is one.
     """
     wanted = config.model.vocab_size
     if wanted is not None and wanted < corpus.vocab_size:
@@ -35,6 +35,8 @@ def fingerprint(corpus: Corpus, config: RunConfig) -> Fingerprint:
             "leave it out to take the corpus's"
         )
     corpus.check_budget(config.data.unique_tokens)
+    if config.data.order == "documents":
+        corpus.check_documents(config.data.unique_tokens)
     _check_validation(config, corpus)
     reads = corpus.reads(config.data.unique_tokens, config.data.val_tokens)
     return Fingerprint(wanted or corpus.vocab_size, reads)
@@ -55,7 +57,8 @@ def fingerprints(corpus: Corpus, cell_specs: Sequence[HasBase]) -> dict[Cell, Fi
     problems: list[str] = []
     for cell_spec in cell_specs:
         base = cell_spec.base()
-        key = (base.data.unique_tokens, base.data.val_tokens, base.model.vocab_size)
+        data = base.data
+        key = (data.unique_tokens, data.val_tokens, data.order, base.model.vocab_size)
         try:
             seen[key] = found[cell_spec.cell] = seen.get(key) or fingerprint(corpus, base)
         except ConfigError as error:

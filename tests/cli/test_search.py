@@ -335,8 +335,14 @@ BAD = {
 }
 
 
-BUDGETS = {"a budget": '["3k2"]', "a budget twice": '["500", "500"]', "no token": '["0"]'}
+BUDGETS = {"a budget": '["3k2"]', "a budget twice": '["500", "500"]', "no token": '["0"]',
+           "one document": '["150"]'}  # fmt: skip
 BAD |= {
+    "one document": (
+        "",
+        '[recipes.b]\nbase = { "data.order" = "documents" }\n',
+        'data.order = "documents" needs at least two documents',
+    ),
     "a budget": ("", "", "budgets must be a count such as 64000, .*, got '3k2'"),
     "a budget twice": ("", "", 'budgets must name each once, got "500" more than once'),
     "no token": ("", "", "must be at least 1 token, got '0'"),
@@ -344,7 +350,7 @@ BAD |= {
 
 
 # what the corpus, another study's file or the machine refuses: told of the recipe or the cell
-BESIDE = {"two validation sets", "winners of no cell", "resources"}
+BESIDE = {"two validation sets", "winners of no cell", "resources", "one document"}
 
 
 @pytest.mark.parametrize("case", BAD)

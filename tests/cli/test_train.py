@@ -102,6 +102,27 @@ def test_a_run_and_its_record(dcray, tiny_corpus, directory, tmp_path, monkeypat
     assert default is None or client.search_runs([default.experiment_id]) == []
 
 
+def test_documents_packed_anew_are_trained_from_either_stream(dcray, tiny_corpus, tmp_path):
+    """The same run to the bit, and another one than that of fixed rows."""
+    found = {}
+    for name, more in {
+        "rows": (),
+        "resident": ("data.order=documents", "runtime.stream=resident"),
+        "pipeline": ("data.order=documents", "runtime.stream=pipeline"),
+    }.items():
+        asked = words(tiny_corpus, tmp_path / name, "data.unique_tokens=1000", *more)
+        code, _, err = dcray(*asked)
+        assert code == 0, err
+        (run,) = runs(tmp_path / name)
+        found[name] = run.data
+        assert run.data.params["order"] == ("rows" if name == "rows" else "documents")
+        config = artifact(tmp_path / name, run, "config.json")
+        assert config["data"]["order"] == run.data.params["order"]
+    losses = {name: data.metrics["val_loss"] for name, data in found.items()}
+    assert losses["resident"] == losses["pipeline"] != losses["rows"]
+    assert len({data.params["num_steps"] for data in found.values()}) == 1
+
+
 def test_the_same_command_answers_from_the_record(dcray, tiny_corpus, directory):
     asked = words(tiny_corpus, directory, "runtime.report_seconds=0")
     assert dcray(*asked)[0] == 0
@@ -230,6 +251,10 @@ BAD_INPUT = {
     "corpus too small": (["data.unique_tokens=5k"], "must be at most 4000, the training tokens"),
     "validation too small": (["data.val_tokens=601"], "must be at most the corpus's 600"),
     "no validation row": (["data.val_tokens=16"], "holds no row of data.seq_len + 1 = 17"),
+    "one document": (
+        ["data.order=documents", "data.unique_tokens=150"],
+        'data.order = "documents" needs at least two documents, and behind the first of its 150',
+    ),
     "vocabulary": (["model.vocab_size=200"], "must hold the corpus's 258 ids"),
     "no GPU": (["runtime.device=cuda"], 'runtime.device = "cuda", but'),
     "too many workers": (["runtime.workers=8"], "runtime.workers (8) must be at most"),

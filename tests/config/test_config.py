@@ -381,6 +381,16 @@ def test_a_batch_that_does_not_divide_names_the_nearest(batch_size, workers, mic
         assert found[0].endswith("nearest: " + " or ".join(map(str, [*below, above])))
 
 
+def test_documents_packed_anew_take_as_many_steps_and_are_another_run():
+    """The order by rows stays the default, and adds nothing to an identity."""
+    packed = override(BASE, {"data.order": "documents"})
+    assert (packed.num_steps, packed.train_tokens) == (BASE.num_steps, BASE.train_tokens)
+    assert packed.identity("x") != BASE.identity("x")
+    assert override(packed, {"data.order": "rows"}).identity("x") == BASE.identity("x")
+    (said,) = problems({"data.order": "document"})
+    assert said.endswith("must be one of 'rows', 'documents' or 'paper', got 'document'")
+
+
 def test_whole_units_under_the_paper_s_order():
     changes = {"data.order": "paper", "data.seq_len": 8, "data.row_stride": 9, "batch_size": 4}
     config = override(BASE, changes | {"data.unique_tokens": 9 * 10 + 3})

@@ -1,5 +1,7 @@
 """Row order: a permutation every epoch, the same however it is cut."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dcray.config.sections import rows_in
-from dcray.corpus.order import Order, cut_rows, epoch_order, paper_order
+from dcray.corpus.order import (
+    DocumentRows,
+    Order,
+    cut_rows,
+    document_starts,
+    epoch_order,
+    pack,
+    paper_order,
+    split_spans,
+)
 from dcray.errors import ConfigError
 from tests.support import tiny_config
 
@@ -49,8 +60,9 @@ def test_ranks_share_a_batch_equally_and_miss_nothing(step, world, multiple):
     assert sorted(real) == sorted(whole.row_ids)
 
 
-def test_a_run_starts_anywhere():
-    order = Order(tiny_config())
+@pytest.mark.parametrize("order", ["rows", "documents"])
+def test_a_run_starts_anywhere(order):
+    order = Order(tiny_config(data__order=order))
     late = list(order.batches(7))
     assert [b.row_ids.tolist() for b in late] == [
         b.row_ids.tolist() for b in list(order.batches())[7:]
@@ -112,3 +124,141 @@ def test_paper_units_divide_a_batch(unit):
         data__order="paper", data__row_stride=17, data__unique_tokens=17 * 22, data__paper_unit=unit
     )
     assert config.usable_rows == 22 // unit * unit
+
+
+def starts_of(lengths, num_tokens):
+    """Where documents of these lengths start, of as many tokens as the budget takes."""
+    starts = np.cumsum([0, *lengths])
+    return starts[starts < num_tokens]
+
+
+def documents_config(starts, num_tokens, **changes):
+    """A run of three epochs, and its rows' pieces of the stream."""
+    config = tiny_config(
+        data__order="documents", data__unique_tokens=num_tokens, num_epochs=3, **changes
+    )
+
+    def packing(epoch):
+        return pack(starts, num_tokens, seed=config.seed, epoch=epoch)
+
+    return config, DocumentRows(config.data, packing)
+
+
+def read(rows_of, ids):
+    """The rows of a stream whose token t is t: (n, T + 1)."""
+    starts, stops = rows_of.spans(ids)
+    pieces = [np.arange(*span) for span in zip(starts, stops, strict=True)]
+    return np.concatenate(pieces).reshape(len(ids), -1)
+
+
+LENGTHS = st.lists(st.integers(1, 60), min_size=2, max_size=40)
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    LENGTHS, st.integers(2, 24), st.booleans(), st.floats(0, 1), st.sampled_from([1, 3, 8]),
+    st.sampled_from([1, 2, 3]), st.integers(0, 3),
+)  # fmt: skip
+def test_documents_are_whole_and_each_token_is_a_target_once_an_epoch(
+    lengths, seq_len, disjoint, share, batch, world, seed
+):
+    """Counted over 3 epochs, what all ranks train on; the budget cuts the last document."""
+    num_tokens = seq_len + 1 + int(share * max(0, sum(lengths) - seq_len - 1))
+    lengths = [*lengths, seq_len]
+    starts = starts_of(lengths, num_tokens)
+    config, rows_of = documents_config(
+        starts, num_tokens, seed=seed, batch_size=batch,
+        data__seq_len=seq_len, data__row_stride=seq_len + disjoint,
+    )  # fmt: skip
+    fixed = tiny_config(
+        num_epochs=3, batch_size=batch, data__unique_tokens=num_tokens,
+        data__seq_len=seq_len, data__row_stride=seq_len + disjoint,
+    )  # fmt: skip
+    assert (config.num_steps, config.train_tokens) == (fixed.num_steps, fixed.train_tokens)
+    rows = {epoch: {} for epoch in range(3)}
+    for whole in Order(config).batches():
+        for rank in range(world):
+            part = whole.part(rank, world, 2)
+            found = read(rows_of, part.row_ids)
+            for epoch, at, row in zip(
+                part.epochs[part.real], part.row_ids[part.real], found[part.real], strict=True
+            ):
+                assert at not in rows[epoch]  # each row once
+                rows[epoch][at] = row
+    stops = [*starts[1:], num_tokens]
+    for epoch, of_epoch in rows.items():
+        assert sorted(of_epoch) == [epoch * config.data.num_rows + i for i in range(len(of_epoch))]
+        assert len(of_epoch) == config.usable_rows
+        packed = [of_epoch[at] for at in sorted(of_epoch)]
+        targets = np.concatenate([row[1:] for row in packed])
+        assert len(np.unique(targets)) == len(targets) == config.unique_tokens
+        if disjoint:
+            laid = np.concatenate(packed)
+        else:
+            assert all(row[-1] == after[0] for row, after in pairwise(packed))
+            laid = np.concatenate([packed[0][:1], targets])
+        rest, met = laid, set()
+        while len(rest):  # whole documents, each once; the last one to where the rows end
+            number = int(np.searchsorted(starts, rest[0]))
+            assert starts[number] == rest[0]
+            document = np.arange(starts[number], stops[number])
+            assert np.array_equal(rest[: len(document)], document[: len(rest)])
+            assert number not in met
+            met.add(number)
+            rest = rest[len(document) :]
+        left = num_tokens - len(laid)
+        assert 0 <= left < config.data.stride  # no more than fixed rows leave
+        assert left == num_tokens - 1 - (config.usable_rows - 1) * config.data.stride - seq_len
+
+
+def test_documents_meet_anew_every_epoch_and_by_the_key_alone():
+    starts = starts_of([7] * 60, 400)
+    drawn = {
+        (seed, epoch): tuple(pack(starts, 400, seed=seed, epoch=epoch).sources)
+        for seed in (1, 2)
+        for epoch in (0, 1, 2)
+    }
+    assert len(set(drawn.values())) == 6
+    assert all(sorted(order) == list(starts) for order in drawn.values())
+    again = pack(starts, 400, seed=2, epoch=1)
+    assert tuple(again.sources) == drawn[2, 1]
+    assert again.places[-1] == 400
+    rows = epoch_order(len(starts), seed=1, epoch=0)
+    assert tuple(starts[rows]) != drawn[1, 0]  # as many rows are in another order
+
+
+def test_epochs_of_documents_hold_other_rows_and_a_seed_the_same_ones():
+    lengths = np.random.default_rng(0).integers(5, 50, 40)
+    starts = starts_of(lengths, 1000)
+    config, rows_of = documents_config(starts, 1000, seed=7)
+    rows = config.data.num_rows
+    first, second = (read(rows_of, np.arange(e * rows, (e + 1) * rows)) for e in (0, 1))
+    assert not {tuple(row) for row in first} & {tuple(row) for row in second}
+    _, again = documents_config(starts, 1000, seed=7)
+    assert np.array_equal(read(again, np.arange(rows, 2 * rows)), second)
+    mixed = np.array([rows + 3, 0, 2 * rows, rows - 1])  # in any order of epochs
+    assert np.array_equal(read(again, mixed)[[0, 1]], [second[3], first[0]])
+
+
+@given(LENGTHS, st.data())
+def test_spans_are_split_at_borders(lengths, data):
+    borders = np.cumsum([0, *lengths])
+    first = np.array(data.draw(st.lists(st.integers(0, borders[-1] - 1), min_size=1, max_size=8)))
+    stop = np.array([data.draw(st.integers(f + 1, borders[-1])) for f in first.tolist()])
+    number, begin, end = split_spans(first, stop, borders)
+    expected = [
+        (i, max(a, borders[i]), min(b, borders[i + 1]))
+        for a, b in zip(first, stop, strict=True)
+        for i in range(len(lengths))
+        if max(a, borders[i]) < min(b, borders[i + 1])
+    ]
+    assert [*zip(number, begin, end, strict=True)] == expected
+
+
+@given(st.lists(st.integers(0, 2), min_size=1, max_size=40), st.data())
+def test_a_document_starts_at_each_endoftext_and_at_the_beginning(tokens, data):
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(tokens)), max_size=3)))
+    budget = data.draw(st.integers(1, len(tokens)))
+    arrays = np.split(np.array(tokens, "<u2"), cuts)
+    expected = [i for i in range(budget) if i == 0 or tokens[i] == 2]
+    assert document_starts(arrays, 2, budget).tolist() == expected

@@ -106,9 +106,10 @@ def trained(place, folder, stop_at=None, **changes):
     return outcome, losses
 
 
-def test_two_ranks_train_as_one_and_take_over_its_checkpoint(tmp_path):
+@pytest.mark.parametrize("order", ["rows", "documents"])
+def test_two_ranks_train_as_one_and_take_over_its_checkpoint(tmp_path, order):
     """float64, a whole run: 1e-8; started on one rank and finished on two, and the other way."""
-    double = {"runtime__precision": "float64"}
+    double = {"runtime__precision": "float64", "data__order": order}
     alone, curve = trained(CPU, tmp_path / "alone", **double)
     assert trained(CPU, tmp_path / "begun", 6, **double)[0].state == "stopped"
     on_two = on_ranks(2, train_three, tmp_path, double)[0]

@@ -56,10 +56,12 @@ def weights(folder: Path, config, place: RankContext = CPU) -> list[torch.Tensor
     return [parameter.detach().clone() for parameter in model.parameters()]
 
 
-@pytest.mark.parametrize("objective", ["ar", "mir"])
-def test_a_branch_equals_a_separate_run_bit_for_bit(tmp_path, objective):
+@pytest.mark.parametrize(
+    ("objective", "order"), [("ar", "rows"), ("mir", "rows"), ("ar", "documents")]
+)
+def test_a_branch_equals_a_separate_run_bit_for_bit(tmp_path, objective, order):
     for num_epochs in RUNGS:
-        config = rung(num_epochs, objective=objective)
+        config = rung(num_epochs, objective=objective, data__order=order)
         alone, _ = run_tiny(config, folder=tmp_path / f"alone{num_epochs}")
         branched, _ = branch(config, tmp_path)
         assert (branched.val_loss, branched.val_bpb) == (alone.val_loss, alone.val_bpb)

@@ -24,7 +24,7 @@ import sys, time
 from pathlib import Path
 import tests.support as support
 from dcray.config.run import RunConfig
-config = support.tiny_config(runtime__checkpoint_seconds=0)
+config = support.tiny_config(runtime__checkpoint_seconds=0, data__order=sys.argv[2])
 class Slow(list):
     def append(self, ids):
         print(*ids, flush=True)
@@ -34,13 +34,16 @@ print("done", outcome.val_loss, flush=True)
 """
 
 
-def test_killed_in_epoch_2_of_4_and_run_again(tmp_path):
-    """kill -9: every row is seen exactly 4 times, the loss is the undisturbed run's to the bit."""
-    whole, _ = run_tiny(tiny_config())
+@pytest.mark.parametrize("order", ["rows", "documents"])
+def test_killed_in_epoch_2_of_4_and_run_again(tmp_path, order):
+    """kill -9: every row is seen once an epoch, the loss is the undisturbed run's to the bit."""
+    whole, _ = run_tiny(tiny_config(data__order=order))
     rows, done = [], []
     for attempt in range(2):
         child = subprocess.Popen(
-            [sys.executable, "-c", CHILD, str(tmp_path)], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", CHILD, str(tmp_path), order],
+            stdout=subprocess.PIPE,
+            text=True,
         )
         for line in child.stdout:
             if line.startswith("done"):
@@ -59,13 +62,19 @@ def test_killed_in_epoch_2_of_4_and_run_again(tmp_path):
     resumed_at = 11 - len(second)  # what was read and not yet saved is read again, nothing else
     assert 3 <= resumed_at <= 5
     used = Counter(i for batch in first[:resumed_at] + second for i in batch)
-    assert used == dict.fromkeys(range(22), 4)
+    new = order == "documents"  # then rows of another epoch are others, by their ids too
+    assert used == (dict.fromkeys(range(4 * 22), 1) if new else dict.fromkeys(range(22), 4))
 
 
-@pytest.mark.parametrize("objective", ["ar", "mir", "mdlm"])
+@pytest.mark.parametrize(
+    ("objective", "order"),
+    [("ar", "rows"), ("mir", "rows"), ("mdlm", "rows"), ("mir", "documents")],
+)
 @pytest.mark.parametrize("stop_at", [3, 7])
-def test_stopped_and_run_again_is_the_same_run_bit_for_bit(tmp_path, objective, stop_at):
-    config = tiny_config(objective=objective, runtime__num_points=4, validation__epochs=2)
+def test_stopped_and_run_again_is_the_same_run_bit_for_bit(tmp_path, objective, order, stop_at):
+    config = tiny_config(
+        objective=objective, data__order=order, runtime__num_points=4, validation__epochs=2
+    )
     whole, reports = run_tiny(config, folder=tmp_path / "whole")
     begun, before = run_tiny(config, folder=tmp_path / "parts", stop_at=stop_at)
     assert begun.state == "stopped"
@@ -85,6 +94,16 @@ def test_microbatches_do_not_change_a_run():
     double = tiny_config(runtime__precision="float64")
     losses = [run_tiny(double, microbatch_size=size)[0].val_loss for size in (1, 2, 8)]
     assert max(losses) - min(losses) <= 1e-8
+
+
+def test_new_documents_every_epoch_give_another_run_of_the_same_length():
+    (fixed, one), (packed, other) = (
+        run_tiny(tiny_config(data__order=order)) for order in ("rows", "documents")
+    )
+    assert fixed.val_loss != packed.val_loss
+    assert (fixed.step, fixed.trained_tokens) == (packed.step, packed.trained_tokens)
+    last = [reports[-1].points[-1] for reports in (one, other)]
+    assert last[0].tokens_seen == last[1].tokens_seen
 
 
 def test_the_loss_falls():
