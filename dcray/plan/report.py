@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from dcray.config.sizes import PAPER_SIZES
+from dcray.config.sizes import SIZES
 from dcray.errors import plural
 from dcray.plan.cluster_file import NodeType, total_cpus, total_gpus
 from dcray.plan.estimate import TABLE, USUAL, expected_seconds, planned_vocab_size
@@ -26,9 +26,10 @@ from dcray.track.rows import Row
 from dcray.types import Cell
 
 WRITTEN = "as written"
+SMALLEST = "5.5m"  # that the table's rates of a GPU were measured with
 SMALL_ON_GPU = (
-    "time: a GPU does not reach the table's rate on models below 72m; expect several times these "
-    "hours, or name a --dir whose record has measured runs of them"
+    f"time: a GPU does not reach the table's rate on models below {SMALLEST}; expect several times "
+    "these hours, or name a --dir whose record has measured runs of them"
 )
 WINNER_SOURCES = {
     RECORD: "from the record",
@@ -160,5 +161,5 @@ def _speeds(
         _, source = expected_seconds(config, config.runtime.device, workers, measured)
         speeds[source] = speeds.get(source, 0) + 1
         on_gpu = config.runtime.device == "cuda" and source == TABLE
-        small = small or (on_gpu and config.size_name not in PAPER_SIZES)
+        small = small or (on_gpu and config.shape.dim < SIZES[SMALLEST].dim)
     return speeds, small

@@ -74,16 +74,19 @@ class ResourceConfig(Frozen):
 
     # 0: on CPUs. A number between 0 and 1: so much of a GPU, beside other trials. "auto": as many
     # trials on one GPU as its memory holds and as keep it busy
-    gpus: Annotated[float, Field(ge=0)] | Literal["auto"] | None = None
+    gpus: Literal["auto"] | float | None = None
     workers: int | None = Field(None, ge=1)  # CPU processes of one trial
     threads: int | None = Field(None, ge=1)  # of one CPU worker
 
-    @field_validator("gpus")
+    @field_validator("gpus", mode="before")
     @classmethod
-    def _whole_above_one(cls, gpus: float | str | None) -> float | str | None:
-        if isinstance(gpus, float) and gpus > 1 and gpus != int(gpus):
-            raise ValueError("must be a whole number above 1: only a single GPU can be shared")
-        return gpus
+    def _part_or_whole(cls, gpus: Any) -> Any:
+        is_number = isinstance(gpus, (int, float)) and not isinstance(gpus, bool)
+        if gpus in (None, "auto") or (is_number and (0 <= gpus <= 1 or gpus == int(gpus) > 1)):
+            return gpus
+        raise ValueError(
+            f'must be "auto", a whole number, or a part of one GPU between 0 and 1, got {gpus!r}'
+        )
 
 
 class StudyFile(Frozen):
