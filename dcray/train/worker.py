@@ -70,8 +70,7 @@ def _leave_memory_to_others() -> None:
     import torch
 
     gc.collect()
-    if torch.cuda.is_initialized():
-        torch.cuda.empty_cache()
+    torch.cuda.empty_cache()
 
 
 def resources(config: RunConfig, *, gpu: bool) -> list[dict[str, float]]:
