@@ -52,7 +52,7 @@ def weights(folder: Path, config, place: RankContext = CPU) -> list[torch.Tensor
     from dcray.train.shard import build_model
 
     model = build_model(config, place)
-    Checkpoints(folder, config, place, keep=2).load(model, build_optimizer(model, config.optim))
+    Checkpoints(folder, config, place, keep=2).load(model, build_optimizer(model, config))
     return [parameter.detach().clone() for parameter in model.parameters()]
 
 
