@@ -25,7 +25,8 @@ class Muon(Optimizer):
     "match_rms_adamw": s = 0.2 sqrt(max(n, m)), so that the update's root mean square is near 0.2 lr
     for every shape, as AdamW's is (arXiv 2502.16982). One learning rate then suits matrices and the
     others, and lr, weight decay and tau are on the axes of an AdamW recipe.
-    "original": s = sqrt(max(1, n / m)); lr is then some ten times larger, also that of the others.
+    "original": s = sqrt(max(1, n / m)); a d x d matrix then wants 0.2 sqrt(d) times the lr, and the
+    others get that, too.
 
     Decay takes lr and never lr s, in torch's step too: so tau = batch_tokens / (lr wd U) holds for
     the matrices and for the head as it does for AdamW. betas and eps of `optim` are those of the
