@@ -9,6 +9,9 @@ from dcray import plugins
 from dcray.config.run import RunConfig, override
 from dcray.errors import ConfigError, did_you_mean
 from dcray.plan.estimate import workers_of
+from dcray.train import loop
+from dcray.train.steps import DeviceSteps
+from tests.support import run_tiny, tiny_config
 from tests.training import client_of, runs, words
 
 HALF = """
@@ -313,6 +316,33 @@ def test_an_optimizer_that_does_not_shard_takes_one_worker(
     auto = override(RunConfig(), {"optimizer": "sgd", "runtime.workers": "auto"})
     assert workers_of(auto, 8) == 1
     assert workers_of(override(auto, {"optimizer": "muon"}), 8) == 8
+
+
+class NoGraphs:
+    """A device on which nothing may be captured."""
+
+    def wait(self):
+        pass
+
+    def capture(self, function):
+        raise AssertionError("its step may wait for the device")
+
+    def release(self):
+        pass
+
+
+def test_steps_of_an_optimizer_that_is_not_capturable_are_launched(sgd, monkeypatch):
+    """As a GPU alone takes them, with the learning rate as a number."""
+    plugins.use_file(sgd)
+    config = tiny_config(optimizer="sgd", optim__lr=0.1, runtime__precision="float64",
+                         runtime__capture=True)  # fmt: skip
+    plain, _ = run_tiny(config)
+
+    def build(model, optimizer, objective, config, place, **more):
+        return DeviceSteps(model, optimizer, objective, config, place, NoGraphs(), **more)
+
+    monkeypatch.setattr(loop, "build_steps", build)
+    assert run_tiny(config)[0].val_loss == pytest.approx(plain.val_loss, rel=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -139,6 +139,11 @@ def test_the_keys_of_our_objectives_stay_as_they_are(name):
     assert config.identity("reads") == KEYS[name]
 
 
+def test_the_key_of_muon_stays_as_it_is():
+    config = override(RunConfig(), {"optimizer": "muon"}).resolved(vocab_size=512)
+    assert config.identity("reads") == "b465df535076efc4"
+
+
 def test_what_is_left_out_of_an_identity():
     assert set(NOT_IDENTITY) == {"seed", "runtime", "size"}
     assert BASE.identity("reads") != BASE.identity("other tokens")
