@@ -6,13 +6,12 @@ import math
 from dataclasses import dataclass
 
 from dcray.config.run import BEST_COST_FRAC, RunConfig
-from dcray.config.sizes import Pass, forward_flops, num_params, pad_vocab
+from dcray.config.sizes import Pass, Shape, forward_flops, num_params, pad_vocab
 from dcray.objectives import Objective
+from dcray.optimizers import Optimizer
 
 BACKWARD = 2.0  # a backward pass costs two forward passes
-CHECKPOINT_BYTES = 12  # a parameter: its float32 weight and two moments
-WEIGHT_BYTES = 4  # a parameter: of a best epoch, which is kept beside the checkpoints
-STATE_BYTES = 16  # float32 weight, gradient and two moments a parameter
+WEIGHT_BYTES = 4  # a parameter: its float32 weight; its gradient and each moment take as many
 SCORING = 1.07  # time of a scoring over that of its FLOPs in a training step (on an H200)
 LAST_COST_FRAC, FEWEST = 0.01, 4  # validation if no best epoch is kept
 SHORT_SECONDS = 100.0  # a trial that trains longer loses less than 3 % of a GPU to its start
@@ -31,9 +30,14 @@ def row_flops(config: RunConfig) -> float:
 
 
 def training_flops_per_epoch(config: RunConfig) -> float:
-    """Compute the exact training FLOPs of one epoch, every pass of the objective counted."""
+    """Compute the exact training FLOPs of one epoch: passes of the objective, updates of weights.
+
+    A few FLOPs a parameter and update, as AdamW's, are not counted.
+    """
     passes: float = config.objective.build().num_passes
-    return (1 + BACKWARD) * passes * row_flops(config) * config.usable_rows
+    optimizer: Optimizer = config.optimizer.build()
+    update = optimizer.update_flops(_matrices(config.shape)) / config.batch_size
+    return ((1 + BACKWARD) * passes * row_flops(config) + update) * config.usable_rows
 
 
 def training_flops(config: RunConfig) -> float:
@@ -108,13 +112,28 @@ def memory(config: RunConfig, *, world_size: int, microbatch_size: int, half: bo
     assert config.model.vocab_size is not None, "resolve the configuration first"
     shape, width = config.shape, 2 if half else 4
     count = num_params(shape, config.model.vocab_size)
-    state = STATE_BYTES * count / world_size + (2 * count if half else 0)
+    kept = checkpoint_bytes(config, config.model.vocab_size)
+    state = (kept + WEIGHT_BYTES * count) / world_size + (2 * count if half else 0)
     if world_size > 1:
         state += 4 * count  # gathered gradients of one step
     tokens = microbatch_size * config.data.seq_len
     layer = width * (10 * shape.dim + 3 * shape.mlp_dim) + shape.dim
     head = pad_vocab(config.model.vocab_size) * (width if half else 3 * width)
     return Memory(state, float(tokens * (shape.num_layers * layer + head)))
+
+
+def checkpoint_bytes(config: RunConfig, vocab_size: int) -> int:
+    """Compute the bytes of a checkpoint: float32 weights, and what the optimizer keeps of them."""
+    optimizer: Optimizer = config.optimizer.build()
+    count = num_params(config.shape, vocab_size)
+    matrices = sum(rows * columns for rows, columns in _matrices(config.shape))
+    return WEIGHT_BYTES * (count + optimizer.num_moments(matrices, count - matrices))
+
+
+def _matrices(shape: Shape) -> list[tuple[int, int]]:
+    """List the shapes of the matrices of all blocks."""
+    square, wide = (shape.dim, shape.dim), (shape.mlp_dim, shape.dim)
+    return [*[square] * 4, *[wide] * 3] * shape.num_layers
 
 
 def fitting_microbatch(config: RunConfig, *, world_size: int, available: float, half: bool) -> int:

@@ -1,4 +1,4 @@
-"""Objectives, laws and sources by name: a file in dcray/KIND/, an entry point, or `--plugin FILE`.
+"""Plug-ins by name: a file in dcray/KIND/, an entry point, or `--plugin FILE`.
 
 A plug-in module has one attribute `PLUGIN`, a callable that takes the options as keywords. A
 plug-in from outside dcray is an entry point in the group `dcray.KIND`, or a file whose `PLUGIN` has
@@ -22,7 +22,7 @@ from typing import Any
 
 from dcray.errors import ConfigError, did_you_mean
 
-KINDS = ("objectives", "laws", "sources")
+KINDS = ("objectives", "optimizers", "laws", "sources")
 FILES_VARIABLE = "DCRAY_PLUGIN_FILES"  # travels to Ray's workers with the environment of the driver
 
 _from_files: dict[tuple[str, str], Any] = {}
@@ -31,7 +31,7 @@ _sources: dict[str, str] = {}  # path -> source of every file in use
 
 
 def names(kind: str) -> tuple[str, ...]:
-    """List the names of every plug-in of `kind` ("objectives", "laws", "sources"), sorted."""
+    """List the names of every plug-in of `kind` ("objectives", "laws", ...), sorted."""
     return tuple(sorted({*_built_in(kind), *_entry_points(kind), *_files(kind)}))
 
 

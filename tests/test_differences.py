@@ -106,7 +106,7 @@ def test_mir_masks_the_first_input_too():
 def test_every_weight_and_gain_is_float32():
     model = build_model(tiny_config(), RankContext(torch.device("cpu")))
     assert {p.dtype for p in model.parameters()} == {torch.float32}
-    optimizer = build_optimizer(model, tiny_config().optim)
+    optimizer = build_optimizer(model, tiny_config())
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
     optimizer.step()

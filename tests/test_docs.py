@@ -174,6 +174,22 @@ def test_the_objective_of_the_guide_trains(beside):
     assert 0 < losses[-1] < losses[0] < 2 * VOCAB_SIZE
 
 
+def test_the_optimizer_of_the_guide_trains(beside):
+    beside("docs/how-to/own-optimizer.md")
+    plugins.use_file("lion.py")  # refused if its decay were not what tau says
+    lion = {"name": "lion", "slow": 0.98}
+    config = tiny_config(optimizer=lion, optim__lr=3e-3, optim__weight_decay=1.5, num_epochs=8)
+    outcome, reports = run_tiny(config)
+    losses = [
+        point.values["train/loss"]
+        for said in reports
+        for point in said.points
+        if "train/loss" in point.values
+    ]
+    assert outcome.val_loss is not None
+    assert 0 < losses[-1] < losses[0] - 0.2
+
+
 def test_the_law_of_the_guide_is_fitted(beside, dcray):
     beside("docs/how-to/own-law.md")
     rows = [

@@ -30,7 +30,7 @@ LAYERS = [
     ["plugins", "progress", "reports"],
     ["cluster", "config"],
     ["rng"],
-    ["laws", "model", "objectives", "sources"],
+    ["laws", "model", "objectives", "optimizers", "sources"],
     ["cost", "fit", "theory"],
     ["corpus", "types"],
     ["study", "track", "train"],
@@ -133,7 +133,8 @@ def test_edges(package, allowed):
 
 
 @pytest.mark.parametrize(
-    ("siblings"), [("train.loop", "objectives"), ("fit", "laws"), ("laws", "track")]
+    ("siblings"),
+    [("train", "objectives"), ("train", "optimizers"), ("fit", "laws"), ("laws", "track")],
 )
 def test_siblings_do_not_know_each_other(siblings):
     """The loop never names an objective, fit never names a law, laws never see a run."""

@@ -8,6 +8,10 @@ import pytest
 from dcray import plugins
 from dcray.config.run import RunConfig, override
 from dcray.errors import ConfigError, did_you_mean
+from dcray.plan.estimate import workers_of
+from dcray.train import loop
+from dcray.train.steps import DeviceSteps
+from tests.support import run_tiny, tiny_config
 from tests.training import client_of, runs, words
 
 HALF = """
@@ -155,7 +159,8 @@ BARE = 'class P:\n    kind, name = "{}", "{}"\nPLUGIN = P\n'
 
 
 @pytest.mark.parametrize(
-    ("kind", "name"), [("objectives", "ar"), ("laws", "softq"), ("sources", "files")]
+    ("kind", "name"),
+    [("objectives", "ar"), ("optimizers", "muon"), ("laws", "softq"), ("sources", "files")],
 )
 def test_a_name_of_our_own_is_taken(dcray, no_files, tmp_path, kind, name):
     path = tmp_path / "mine.py"
@@ -247,11 +252,130 @@ def test_an_entry_point(tmp_path, monkeypatch, dcray):
     sys.modules.pop("thirds", None)
 
 
+SGD = """
+from typing import ClassVar
+
+import torch
+from pydantic import Field
+
+from dcray.optimizers import Optimizer, decay_groups
+
+
+class SGD(Optimizer):
+    name: ClassVar[str] = "sgd"
+    momentum: float = Field(0.0, ge=0, lt=1)
+
+    def build(self, named, optim):
+        groups = decay_groups(named, optim.weight_decay)
+        return torch.optim.SGD(groups, lr=optim.lr, momentum=self.momentum)
+
+    def num_moments(self, matrices, others):
+        return matrices + others if self.momentum else 0
+
+
+PLUGIN = SGD
+"""
+
+
+@pytest.fixture
+def sgd(tmp_path, no_files):
+    path = tmp_path / "sgd.py"
+    path.write_text(SGD)
+    return path
+
+
+def test_an_optimizer_of_a_file_trains_is_recorded_and_answered(dcray, sgd, tiny_corpus, tmp_path):
+    """In Ray's worker, with checkpoints; the source is part of what the run is."""
+    asked = words(tiny_corpus, tmp_path / "runs", "optimizer=sgd", "num_epochs=2")
+    code, out, err = dcray("--plugin", sgd, *asked)
+    assert (code, "ar-sgd seed 42: done" in out) == (0, True), out
+    assert "ar-sgd" in err  # what is begun is told with the optimizer's name
+    (run,) = runs(tmp_path / "runs")
+    assert run.data.params["optimizer"] == run.data.tags["optimizer"] == "sgd"
+    assert run.data.params["optimizer.momentum"] == "0.0"
+    assert run.data.tags["optimizer_source"] == plugins.source_hash("optimizers", "sgd")
+    assert dcray("--plugin", sgd, *asked)[0] == 0
+    assert len(runs(tmp_path / "runs")) == 1  # answered
+    plugins._sources.clear()
+    plugins._from_files.clear()
+    sgd.write_text(SGD.replace("lr=optim.lr,", "lr=optim.lr, nesterov=False,"))
+    assert dcray("--plugin", sgd, *asked)[0] == 0
+    assert len(runs(tmp_path / "runs")) == 2  # another source is another run
+
+
+@pytest.mark.parametrize("workers", [["runtime.workers=2"], ["--workers", "2"]])
+def test_an_optimizer_that_does_not_shard_takes_one_worker(
+    dcray, sgd, tiny_corpus, tmp_path, workers
+):
+    """Refused before anything is computed; with "auto" it gets one."""
+    asked = words(tiny_corpus, tmp_path / "runs", "optimizer=sgd", *workers)
+    code, out, err = dcray("--plugin", sgd, *asked)
+    assert (code, out) == (2, "")
+    assert 'error: runtime.workers must be 1 with optimizer = "sgd"' in " ".join(err.split())
+    assert not (tmp_path / "runs").exists()
+    auto = override(RunConfig(), {"optimizer": "sgd", "runtime.workers": "auto"})
+    assert workers_of(auto, 8) == 1
+    assert workers_of(override(auto, {"optimizer": "muon"}), 8) == 8
+
+
+class NoGraphs:
+    """A device on which nothing may be captured."""
+
+    def wait(self):
+        pass
+
+    def capture(self, function):
+        raise AssertionError("its step may wait for the device")
+
+    def release(self):
+        pass
+
+
+def test_steps_of_an_optimizer_that_is_not_capturable_are_launched(sgd, monkeypatch):
+    """As a GPU alone takes them, with the learning rate as a number."""
+    plugins.use_file(sgd)
+    config = tiny_config(optimizer="sgd", optim__lr=0.1, runtime__precision="float64",
+                         runtime__capture=True)  # fmt: skip
+    plain, _ = run_tiny(config)
+
+    def build(model, optimizer, objective, config, place, **more):
+        return DeviceSteps(model, optimizer, objective, config, place, NoGraphs(), **more)
+
+    monkeypatch.setattr(loop, "build_steps", build)
+    assert run_tiny(config)[0].val_loss == pytest.approx(plain.val_loss, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("Field(0.0,", "Field(0.9,", "must multiply a decayed weight by 1 - lr * weight_decay"),
+        ("decay_groups(named, optim.weight_decay)", "[p for _, p in named]",
+         "must multiply a decayed weight by 1 - lr * weight_decay in a step and leave the"),
+        ("decay_groups(named, optim.weight_decay)", "decay_groups(named[1:], optim.weight_decay)",
+         "must take every parameter in one group, and does not take embed.weight"),
+        ("return torch.optim.SGD", "return list", "fails with its default options (TypeError"),
+        ("return torch.optim.SGD(groups, lr=optim.lr, momentum=self.momentum)", "return groups",
+         "must build a torch.optim.Optimizer, got list"),
+        ("def build", "def make", "fails with its default options (NotImplementedError)"),
+    ],
+)  # fmt: skip
+def test_an_optimizer_that_would_not_do_is_refused_by_name(
+    dcray, no_files, tmp_path, old, new, said
+):
+    path = tmp_path / "sgd.py"
+    assert SGD.count(old) == 1
+    path.write_text(SGD.replace(old, new))
+    code, out, err = dcray("--plugin", path, "sizes")
+    assert (code, out) == (2, "")
+    assert f'optimizer "sgd" {said}' in " ".join(err.split())
+
+
 def test_help_names_every_objective(dcray, half, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     code, out, _ = dcray("--plugin", half, "train", "--help")
     assert code == 0
     assert "Objectives: ar, half, mdlm, mir." in out
+    assert "Optimizers: adamw, muon." in out
     code, out, _ = dcray("prepare", "--help")
     assert "Sources: files, huggingface, stdlib, tokens." in out
 

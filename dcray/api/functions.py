@@ -152,8 +152,8 @@ def train(
     """Train one configuration, or answer it from the record, as `dcray train` does.
 
     config: {"size": "60k", "optim.lr": 5e-3, ...}, or a RunConfig. recipe: its name in the record;
-    None: the objective's. The result has state, val_loss, val_bpb, run_id and reason; notes on the
-    way go to the logger "dcray".
+    None: "ar", "mir", "ar-muon". The result has state, val_loss, val_bpb, run_id and reason; notes
+    on the way go to the logger "dcray".
 
     Raises ConfigError with one sentence for each problem of the configuration or the corpus.
     """
@@ -166,7 +166,7 @@ def train(
 
     run = config if isinstance(config, RunConfig) else override(RunConfig(), dict(config))
     opened = Corpus.open(Path(corpus))
-    spec = single_run(run, opened, study=study, recipe=recipe or run.objective.name)
+    spec = single_run(run, opened, study=study, recipe=recipe or run.recipe_name)
     with Store.open(Path(dir), study=study, tracking_uri=tracking_uri) as store:
         return train_runs([spec], Session(opened, store, Path(dir), _Logged()))[0]
 

@@ -68,7 +68,7 @@ app = typer.Typer(
 )
 app.command(epilog=EXIT_CODES)(quickstart)
 app.command(epilog=EXIT_CODES, cls=naming("sources"))(prepare)
-app.command(epilog=EXIT_CODES, cls=naming("objectives"))(train)
+app.command(epilog=EXIT_CODES, cls=naming("objectives", "optimizers"))(train)
 app.command(epilog=EXIT_CODES)(search)
 app.command(epilog=EXIT_CODES)(plan)
 app.command(epilog=EXIT_CODES)(status)

@@ -49,7 +49,7 @@ def train(
     ] = None,
     study: Annotated[str, typer.Option(help="The study to record it in.")] = "train",
     recipe: Annotated[
-        str | None, typer.Option(help="The recipe's name; else the objective's.")
+        str | None, typer.Option(help="The recipe's name; else ar, mir, ar-muon, ...")
     ] = None,
     directory: DirOption = Path("dcray-runs"),
     tracking_uri: UriOption = None,
@@ -69,7 +69,7 @@ def train(
     dcray train size=60k data.unique_tokens=16k data.seq_len=128 batch_size=8 optim.lr=5e-3
     optim.weight_decay=12.8 --corpus corpora/stdlib
 
-    dcray train mine.toml objective=mir seed=1 --corpus corpora/dclm --workers auto
+    dcray train mine.toml objective=mir optimizer=muon seed=1 --corpus corpora/dclm --workers auto
 
     dcray train size=1.4b optim.weight_decay=3.2 --dry-run
     """
@@ -86,7 +86,7 @@ def train(
             "--corpus must name a folder that dcray prepare made; --dry-run needs none"
         )
     ended = run_all(
-        [(recipe or config.objective.name, config)],
+        [(recipe or config.recipe_name, config)],
         corpus,
         study=study,
         directory=directory,

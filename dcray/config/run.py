@@ -13,12 +13,11 @@ from typing import Any
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from dcray import plugins
+from dcray.config.plugged import NAMES, PLUGGED, ObjectiveConfig, OptimizerConfig
 from dcray.config.sections import (
     DataConfig,
     Frozen,
     ModelConfig,
-    ObjectiveConfig,
     OptimConfig,
     RuntimeConfig,
     ScheduleConfig,
@@ -27,8 +26,9 @@ from dcray.config.sections import (
     ValidationConfig,
     batch_problems,
 )
+from dcray.config.sentences import sentences
 from dcray.config.sizes import SIZES, Shape
-from dcray.errors import ConfigError, did_you_mean, rule_of
+from dcray.errors import ConfigError, did_you_mean
 
 # Fields that change the result by rounding at most, and the seed, are no part of the identity.
 # Validation epochs are left out too, unless the objective keeps its best epoch.
@@ -37,10 +37,11 @@ BEST_COST_FRAC = 0.1  # of the training, for validation if the best epoch is kep
 
 
 class RunConfig(Frozen):
-    """One run: a size, an objective, and how it is trained on which tokens."""
+    """One run: a size, an objective, an optimizer, and how it is trained on which tokens."""
 
     size: Size = "257m"
     objective: ObjectiveConfig = Field(default_factory=ObjectiveConfig)
+    optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
     num_epochs: int = Field(16, ge=1)
     batch_size: int = Field(128, ge=1)  # sequences per optimizer step, all ranks
     seed: int = Field(42, ge=0, lt=2**31)
@@ -63,6 +64,11 @@ class RunConfig(Frozen):
         runtime, unit, problems = self.runtime, self.data.paper_unit, list[str]()
         if runtime.workers != "auto":
             problems += batch_problems(self.batch_size, runtime.workers, runtime.microbatch_size)
+            if runtime.workers > 1 and not self.optimizer.build().shards:
+                problems.append(
+                    f'runtime.workers must be 1 with optimizer = "{self.optimizer.name}", which '
+                    f"does not take weights in shards, got {runtime.workers}"
+                )
         if unit and self.batch_size % unit:
             problems.append(f"data.paper_unit ({unit}) must divide batch_size ({self.batch_size})")
         if not self.usable_rows:
@@ -86,6 +92,12 @@ class RunConfig(Frozen):
         shape = self.shape
         named = [name for name, known in SIZES.items() if known == shape]
         return named[0] if named else "dim{}-layers{}-heads{}-mlp{}".format(*shape)
+
+    @property
+    def recipe_name(self) -> str:
+        """Name the recipe where nobody does: the objective, as "ar-muon" if not with AdamW."""
+        known = self.optimizer.name == OptimizerConfig().name
+        return self.objective.name + ("" if known else f"-{self.optimizer.name}")
 
     @property
     def usable_rows(self) -> int:
@@ -158,17 +170,22 @@ class RunConfig(Frozen):
     def identity(self, reads: str) -> str:
         """Hash the configuration and what it reads (Corpus.reads): 16 hex digits.
 
-        For a plug-in objective from outside dcray its source is hashed too: a changed one differs.
+        For plug-ins from outside dcray their source is hashed too: a changed one differs.
         """
-        source = plugins.source_hash("objectives", self.objective.name)
-        parts = [self.identity_fields(), reads, *([source] if source else [])]
+        sources = filter(None, (self.objective.source, self.optimizer.source))
+        parts = [self.identity_fields(), reads, *sources]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
     def identity_fields(self) -> dict[str, Any]:
-        """Return the fields that define the identity; the shape replaces the size's name."""
+        """Return the fields that define the identity; the shape replaces the size's name.
+
+        AdamW, which was the only optimizer once, is not named.
+        """
         fields = {k: v for k, v in self.to_dict().items() if k not in NOT_IDENTITY}
         if not self.objective.build().keeps_best:
             del fields["validation"]
+        if self.optimizer == OptimizerConfig():
+            del fields["optimizer"]
         if self.schedule.warmup_steps is not None:
             del fields["schedule"]["warmup_frac"]  # resolved into warmup_steps
         fields["data"]["row_stride"] = self.data.stride
@@ -189,7 +206,7 @@ def override(base: RunConfig, changes: Mapping[str, Any]) -> RunConfig:
     try:
         config = RunConfig.model_validate(tree)
     except ValidationError as error:
-        problems += _sentences(error)
+        problems += sentences(error, field_names())
     if problems:
         raise ConfigError(list(dict.fromkeys(problems)))
     return config
@@ -198,18 +215,20 @@ def override(base: RunConfig, changes: Mapping[str, Any]) -> RunConfig:
 def later_wins(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Merge several sets of changes field by field; the last set that names a field decides it.
 
-    A size replaces the shape of earlier sets; another objective drops the options of earlier ones.
+    A size replaces the shape of earlier sets; another objective or optimizer drops the options of
+    earlier ones.
     """
     changes: dict[str, Any] = {}
     for part in parts:
         flat = _flat(part)
         named = dict(flat)
-        name = named.get("objective.name", named.get("objective"))
-        before = changes.get("objective.name", changes.get("objective"))
         if "size" in named:
             changes = {k: v for k, v in changes.items() if not k.startswith("size.")}
-        if name is not None and before not in (None, name):
-            changes = {k: v for k, v in changes.items() if not k.startswith("objective")}
+        for field in PLUGGED:
+            name = named.get(f"{field}.name", named.get(field))
+            before = changes.get(f"{field}.name", changes.get(field))
+            if name is not None and before not in (None, name):
+                changes = {k: v for k, v in changes.items() if k.split(".")[0] != field}
         for path, value in flat:
             changes.pop(path, None)  # its place is that of the last
             changes[path] = value
@@ -217,7 +236,7 @@ def later_wins(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def field_names() -> list[str]:
-    """List every dotted field of the tree, without the objective's options (its name sets them)."""
+    """List every dotted field of the tree, without options of plug-ins (their names set them)."""
     found: list[str] = []
     for name, info in RunConfig.model_fields.items():
         kind = info.annotation
@@ -225,7 +244,8 @@ def field_names() -> list[str]:
             found += [f"{name}.{inner}" for inner in kind.model_fields]
         else:
             found.append(name)
-    return [*found, *(f"size.{inner}" for inner in ShapeConfig.model_fields), "objective.name"]
+    shape = (f"size.{inner}" for inner in ShapeConfig.model_fields)
+    return [*found, *shape, *(f"{field}.name" for field in PLUGGED)]
 
 
 def _flat(changes: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
@@ -235,15 +255,16 @@ def _flat(changes: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]
             pairs += _flat(value, f"{prefix}{key}.")
         else:
             pairs.append((f"{prefix}{key}", value))
-    return sorted(pairs, key=lambda pair: pair[0] not in ("objective", "objective.name", "size"))
+    return sorted(pairs, key=lambda pair: pair[0] not in {*NAMES, "size"})
 
 
 def _put(tree: dict[str, Any], path: str, value: Any) -> str | None:
     """Write one change into the tree; return an error sentence if there is no such field."""
     *parents, leaf = path.split(".")
-    if path in ("objective", "objective.name"):
-        if value != tree["objective"]["name"]:
-            tree["objective"] = {"name": value}  # another objective's options do not carry over
+    field = path.split(".")[0]
+    if path in NAMES:
+        if value != tree[field]["name"]:
+            tree[field] = {"name": value}  # another plug-in's options do not carry over
         return None
     if parents == ["size"]:
         if leaf not in ShapeConfig.model_fields:
@@ -253,8 +274,8 @@ def _put(tree: dict[str, Any], path: str, value: Any) -> str | None:
         if isinstance(tree["size"], Mapping):  # else the size itself is refused, once
             tree["size"] = {**tree["size"], leaf: value}
         return None
-    if parents == ["objective"]:
-        tree["objective"][leaf] = value
+    if len(parents) == 1 and field in PLUGGED:
+        tree[field][leaf] = value
         return None
     if path not in field_names():
         return f'"{path}" is not a field{did_you_mean(path, field_names())}'
@@ -263,35 +284,3 @@ def _put(tree: dict[str, Any], path: str, value: Any) -> str | None:
         node = node[part]
     node[leaf] = value
     return None
-
-
-def _sentences(error: ValidationError) -> list[str]:
-    """Format a pydantic error as one sentence a field, with the rules it breaks and its value."""
-    rules: dict[str, list[str]] = {}
-    found: list[str] = []
-    for detail in error.errors():
-        path = _path(detail["loc"])
-        message = rule_of(detail)
-        if detail["type"] == "extra_forbidden":
-            found.append(f'"{path}" is not a field{did_you_mean(path, field_names())}')
-        elif not path or message.startswith((path, path.split(".")[0] + ".", '"', "no ")):
-            found.append(message)  # it names the field itself
-        else:  # one of a union's rules must hold
-            verb = f"{path} {{}}" if message.startswith("must ") else f"{path}: {{}}"
-            rule = f"{message[:1].lower()}{message[1:]}"
-            rules.setdefault(f"{verb}, got {detail['input']!r}", []).append(rule)
-    return found + [text.replace("{}", "; or ".join(every), 1) for text, every in rules.items()]
-
-
-def _path(steps: tuple[int | str, ...]) -> str:
-    """Find the dotted field of a pydantic location, without steps that name a branch of a union."""
-    names = field_names()
-    path = ""
-    for step in steps:
-        longer = f"{path}.{step}" if path else str(step)
-        if step in ("NAME", "TABLE"):
-            continue
-        if path in names and longer not in names and not (path == "size" or isinstance(step, int)):
-            break
-        path = longer
-    return path

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -13,15 +12,12 @@ from pydantic import (
     Discriminator,
     Field,
     Tag,
-    ValidationError,
     ValidationInfo,
     field_validator,
     model_validator,
 )
 
-from dcray import plugins
 from dcray.config.counts import parse_count
-from dcray.errors import ConfigError, did_you_mean, rule_of
 
 ABSURD_NATS = 100.0  # no language model is worse: a uniform one over 2^144 ids would be
 
@@ -100,55 +96,6 @@ Size = Annotated[
 ]
 
 
-class ObjectiveConfig(BaseModel):
-    """The objective's name and its options; the plug-in itself defines which options there are."""
-
-    model_config = ConfigDict(frozen=True, extra="allow")
-    name: str = "ar"
-
-    @model_validator(mode="before")
-    @classmethod
-    def _complete(cls, value: Any) -> Any:
-        """Expand a bare name, and write out default options, so that they are hashed."""
-        if isinstance(value, str):
-            value = {"name": value}
-        if not isinstance(value, Mapping):
-            return value
-        name = value.get("name", "ar")
-        if not isinstance(name, str):
-            raise ValueError(f"objective must be a name, or a table with one, got {name!r}")
-        options = {key: option for key, option in value.items() if key != "name"}
-        try:
-            built = plugins.load("objectives", name, **options)
-        except ConfigError as error:
-            raise ValueError(str(error)) from None
-        except ValidationError as error:
-            raise ValueError(_option_problems(name, error)) from None
-        return {"name": name, **built.options()}
-
-    def build(self) -> Any:
-        """Build the objective from its plug-in and options."""
-        return plugins.load("objectives", self.name, **(self.model_extra or {}))
-
-
-def _option_problems(name: str, error: ValidationError) -> str:
-    """Format the problems of an objective's options as sentences."""
-    known = plugins.plugin("objectives", name).model_fields
-    sentences = []
-    for detail in error.errors():
-        option = ".".join(str(step) for step in detail["loc"])
-        message = rule_of(detail)
-        if detail["type"] == "extra_forbidden":
-            message = (
-                f'"objective.{option}" is not an option of {name}{did_you_mean(option, known)}'
-            )
-        elif option:
-            colon = "" if message.startswith("must ") else ":"
-            message = f"objective.{option}{colon} {message}, got {detail['input']!r}"
-        sentences.append(message)
-    return "; ".join(sentences)
-
-
 class ModelConfig(Frozen):
     """The paper's transformer; its shape is `size`."""
 
@@ -160,14 +107,14 @@ class ModelConfig(Frozen):
 
 
 class OptimConfig(Frozen):
-    """AdamW; decay applies to matrices and the head, not to the embedding nor the norms."""
+    """The settings of every optimizer; only matrices and the head are decayed."""
 
     lr: float = Field(1e-3, gt=0, allow_inf_nan=False)
     weight_decay: float = Field(1.6, ge=0, allow_inf_nan=False)
     betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (
         0.9,
         0.95,
-    )
+    )  # of AdamW, as is eps
     eps: float = Field(1e-8, gt=0)
     max_grad_norm: float = Field(1.0, gt=0)
 

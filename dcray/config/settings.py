@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from dcray.config.plugged import PLUGGED
 from dcray.config.run import RunConfig
 
 COLUMNS = {  # columns of the record that have a name of their own: the field
@@ -20,12 +21,12 @@ SHORT = {"schedule.kind": "schedule"}
 
 
 def settings_of(config: RunConfig, axes: Iterable[str] = ()) -> dict[str, Any]:
-    """Collect the settings of a configuration: the objective's options, COLUMNS, and these axes.
+    """Collect the settings of a configuration: its plug-ins' options, COLUMNS, and these axes.
 
     An axis that the configuration does not have (another objective's option) is left out.
     """
     tree = config.to_dict()
-    options = [f"objective.{name}" for name in tree["objective"] if name != "name"]
+    options = [f"{field}.{name}" for field in PLUGGED for name in tree[field] if name != "name"]
     names = dict.fromkeys([*options, *COLUMNS.values(), *axes])
     found = {name: _leaf(tree, name.split(".")) for name in names}
     return {name: value for name, value in found.items() if value is not None}

@@ -7,11 +7,12 @@ from typing import Any
 
 from dcray import plugins
 from dcray.config.counts import count_label
+from dcray.config.plugged import PLUGGED, Plugged
 from dcray.config.run import RunConfig
 from dcray.config.sizes import num_non_embedding_params, num_params
 from dcray.corpus.manifest import Corpus
 from dcray.driver.resources import Machine
-from dcray.track.rows import Row, source_of
+from dcray.track.rows import Row, plugged, sources_of
 from dcray.track.run import Result
 from dcray.track.store import Store
 from dcray.types import Event, RunKey, RunResult, RunSpec
@@ -74,15 +75,13 @@ class RunRecorder:
 def recorded_results(rows: Iterable[Row]) -> Iterator[RunResult]:
     """Yield the results that need no training: complete runs, and divergences, which would repeat.
 
-    Results of a plug-in objective whose source was another are left out: it is another objective.
+    Results of a plug-in whose source was another are left out: it is another plug-in.
     """
-    sources: dict[str, str | None] = {}
+    sources: dict[tuple[str, str], tuple[str | None, ...]] = {}
     for row in rows:
-        name = row.tags.get("objective", "")
-        if name not in sources:
-            known_here = name in plugins.names("objectives")
-            sources[name] = plugins.source_hash("objectives", name) if known_here else None
-        if row.state in ("complete", "diverged") and source_of(row) == sources[name]:
+        if (names := plugged(row)) not in sources:
+            sources[names] = tuple(map(_source_here, PLUGGED.values(), names))
+        if row.state in ("complete", "diverged") and sources_of(row) == sources[names]:
             yield RunResult(
                 RunKey(row.cell, row.config_hash, row.seed, row.kind),
                 row.state,
@@ -94,15 +93,17 @@ def recorded_results(rows: Iterable[Row]) -> Iterator[RunResult]:
             )
 
 
+def _source_here(kind: str, name: str) -> str | None:
+    """Hash the plug-in's source as it is here, None if it is dcray's own or not known here."""
+    return plugins.source_hash(kind, name) if name in plugins.names(kind) else None
+
+
 def columns(config: RunConfig) -> dict[str, Any]:
     """Return the flat columns that the record shows of a configuration."""
     assert config.model.vocab_size is not None
     return {
-        "objective": config.objective.name,
-        **{
-            f"objective.{name}": value
-            for name, value in (config.objective.model_extra or {}).items()
-        },
+        **_named("objective", config.objective),
+        **_named("optimizer", config.optimizer),
         "num_epochs": config.num_epochs,
         "weight_decay": config.optim.weight_decay,
         "lr": config.optim.lr,
@@ -121,11 +122,18 @@ def columns(config: RunConfig) -> dict[str, Any]:
     }
 
 
+def _named(field: str, plugin: Plugged) -> dict[str, Any]:
+    options = (plugin.model_extra or {}).items()
+    return {field: plugin.name, **{f"{field}.{name}": value for name, value in options}}
+
+
 def _tags(one: RunSpec, machine: Machine) -> dict[str, Any]:
     config, run = one.config, one.run
     return {
         "objective": config.objective.name,
-        "objective_source": plugins.source_hash("objectives", config.objective.name),
+        "objective_source": config.objective.source,
+        "optimizer": config.optimizer.name,
+        "optimizer_source": config.optimizer.source,
         "budget": count_label(one.key.cell.unique_tokens),
         "bound": config.objective.build().bound,
         "device": machine.gpu_name if run.runtime.device == "cuda" else machine.cpu_name,

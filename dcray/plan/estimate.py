@@ -11,7 +11,7 @@ import numpy as np
 
 from dcray.config.run import RunConfig
 from dcray.config.sizes import PAPER_SIZES, num_non_embedding_params, num_params, usual_vocab_size
-from dcray.cost import CHECKPOINT_BYTES, fitting_microbatch, memory, training_flops
+from dcray.cost import checkpoint_bytes, fitting_microbatch, memory, training_flops
 from dcray.errors import plural
 from dcray.track.rows import Row
 
@@ -50,8 +50,8 @@ class Estimate:
 def estimate(config: RunConfig, *, device: str, measured: Iterable[Row] = ()) -> Estimate:
     """Estimate the cost of a resolved configuration on `device` ("cpu" or "cuda").
 
-    measured: results of this store; those of the same size, objective and kind of device give the
-    expected time, else the stated table does.
+    measured: results of this store; those of the same size, objective, optimizer and kind of device
+    give the expected time, else the stated table does.
     """
     assert config.model.vocab_size is not None, "resolve the configuration first"
     half = device == "cuda"
@@ -69,6 +69,7 @@ def estimate(config: RunConfig, *, device: str, measured: Iterable[Row] = ()) ->
     fields = {
         "size": config.size_name,
         "objective": config.objective.name,
+        "optimizer": config.optimizer.name,
         "num_params": count,
         "num_non_embedding_params": num_non_embedding_params(shape),
         "unique_tokens": config.unique_tokens,
@@ -87,7 +88,7 @@ def estimate(config: RunConfig, *, device: str, measured: Iterable[Row] = ()) ->
         "state_bytes": bytes_needed.state,
         "activation_bytes": bytes_needed.activations,
         "memory_bytes": bytes_needed.total,
-        "checkpoint_bytes": float(CHECKPOINT_BYTES * count),
+        "checkpoint_bytes": float(checkpoint_bytes(config, vocab_size)),
     }
     return Estimate(device, fields, seconds, source)
 
@@ -150,18 +151,24 @@ def device_of(config: RunConfig, num_gpus: int) -> str:
 
 
 def workers_of(config: RunConfig, num_gpus: int) -> int:
-    """Count the processes of one run: as configured, else one per GPU, and one on CPUs."""
+    """Count the processes of one run: as configured, else one per GPU, and one on CPUs.
+
+    One also for an optimizer that does not take weights in shards.
+    """
     if isinstance(config.runtime.workers, int):
         return config.runtime.workers
+    if not config.optimizer.build().shards:
+        return 1
     return max(num_gpus, 1) if device_of(config, num_gpus) == "cuda" else 1
 
 
 def _rate(row: Row, config: RunConfig, device: str, workers: int) -> float | None:
-    """Return a result's tokens/s if its size, objective and kind of place match, else None."""
+    """Return a result's tokens/s if its size, plug-ins and kind of place match, else None."""
     alike = (
         row.state == "complete"
         and row.size == config.size_name
         and row.tags.get("objective") == config.objective.name
+        and row.tags.get("optimizer", "adamw") == config.optimizer.name
         and row.tags.get("world_size") == str(workers)
         and row.tags.get("device_type") == device
         and (device == "cuda" or row.tags.get("threads") == str(config.runtime.threads))

@@ -51,4 +51,4 @@ class Prices:
 
 
 def _kind(one: RunSpec) -> tuple[str, str]:
-    return one.config.size_name, one.config.objective.name
+    return one.config.size_name, one.config.recipe_name

@@ -1,7 +1,8 @@
 """The time that a search may still take: cells played to their end as in a plan, at measured rates.
 
 What is left are device-seconds of runs, by the median FLOP/s of the runs of this command that had
-the same size and objective; besides, each run costs what the starts and ends of runs took so far.
+the same size, objective and optimizer; besides, each run costs what the starts and ends of runs
+took so far.
 """
 
 from __future__ import annotations
@@ -136,11 +137,11 @@ class Outlook:
         """Estimate what a run trains itself, by its kind's median rate, else the nearest size's."""
         seen = self._rates.get(_kind(one))
         if seen is None and self._rates:
-            objective = one.config.objective.name
+            plugged = one.config.recipe_name
             params = num_non_embedding_params(one.config.shape)
 
             def distance(kind: tuple[str, str]) -> tuple[float, bool]:
-                return abs(math.log(self._params[kind[0]] / params)), kind[1] != objective
+                return abs(math.log(self._params[kind[0]] / params)), kind[1] != plugged
 
             seen = self._rates[min(self._rates, key=distance)]
         if seen is None:
@@ -242,7 +243,7 @@ def run_flops(one: RunSpec, val_tokens: int) -> float:
 
 
 def _kind(one: RunSpec) -> tuple[str, str]:
-    return one.config.size_name, one.config.objective.name
+    return one.config.size_name, one.config.recipe_name
 
 
 def _played(search: CellSearch, known: Known, needs: Mapping[Cell, RunConfig]) -> Rest:

@@ -211,7 +211,7 @@ def _cell(
         if row in competing:
             continue
         if row.seed == seed and row.kind != "confirmation":
-            reason = "its objective's plug-in was another then"
+            reason = "a plug-in of its recipe was another then"
         elif row.config_hash != best.config_hash:
             reason = f"seed {row.seed} of a configuration that is not its cell's winner"
         elif row.seed == seed:

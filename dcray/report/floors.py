@@ -1,4 +1,4 @@
-"""The floors of an analysis: recipes of the baseline's objective whose weight decay is not tuned.
+"""The floors of an analysis: recipes like the baseline whose weight decay is not tuned.
 
 By default an analysis tells first what the baseline is worth against each floor, then what each
 other recipe is worth against the baseline.
@@ -14,9 +14,10 @@ from dcray.report.cells import Cell
 
 
 def floors_of(choice: Choice, baseline: str) -> tuple[Floor, ...]:
-    """Find the floors of the baseline: recipes of its objective with one weight decay throughout.
+    """Find the floors of the baseline: recipes with one weight decay throughout.
 
-    That weight decay must lie below the median of the baseline's winners.
+    Objective and optimizer are the baseline's, and that weight decay lies below the median of its
+    winners.
     """
     own = choice.of(baseline)
     decays = [cell.winner.weight_decay for cell in own if cell.winner.weight_decay is not None]
@@ -33,11 +34,10 @@ def floors_of(choice: Choice, baseline: str) -> tuple[Floor, ...]:
     return tuple(found)
 
 
-def _objectives(cells: tuple[Cell, ...]) -> set[str]:
-    return {
-        str(cell.winner.tags.get("objective") or cell.winner.params.get("objective"))
-        for cell in cells
-    }
+def _objectives(cells: tuple[Cell, ...]) -> set[tuple[str, str]]:
+    """Collect the objectives and optimizers of winners; one that is not named is AdamW."""
+    known = [{**cell.winner.params, **cell.winner.tags} for cell in cells]
+    return {(str(one.get("objective")), str(one.get("optimizer", "adamw"))) for one in known}
 
 
 def _floor(recipe: str, cells: tuple[Cell, ...], decay: float) -> Floor:

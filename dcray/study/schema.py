@@ -52,6 +52,7 @@ class RecipeConfig(Frozen):
     """A recipe as written: an objective, overrides of the base, a space, what it inherits."""
 
     objective: str = "ar"
+    optimizer: str | None = None  # None: that of `base`, else "adamw"
     base: dict[str, Any] = Field(default_factory=dict)
     inherit: str | None = None  # "RECIPE", or "STUDY:RECIPE" of another study on record
     space: list[dict[str, Any]] = Field(default_factory=list)

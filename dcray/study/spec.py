@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from dcray.config.counts import parse_count
+from dcray.config.plugged import PLUGGED
 from dcray.config.run import RunConfig, field_names, later_wins, override
 from dcray.config.sections import batch_warning
 from dcray.errors import ConfigError, did_you_mean, plural
@@ -111,6 +112,7 @@ class CellSpec:
             file.base,
             {"size": shape or self.size, "data.unique_tokens": self.budget, "seed": file.seed},
             {"objective": self.recipe.objective},
+            {} if self.recipe.optimizer is None else {"optimizer": self.recipe.optimizer},
             _runtime(file.resources.get(self.size)),
             inherited or {},
             self.recipe.base,
@@ -261,6 +263,7 @@ NO_AXES = {
     "data.unique_tokens": "write budgets at the head of the file: each is a cell of its own",
     "data.val_tokens": "losses on two validation sets cannot be compared: write it in [base]",
     "objective": "write a recipe for each objective",
+    "optimizer": "write a recipe for each optimizer",
     "runtime": "it changes no result: write it in [base], or in [resources]",
 }
 
@@ -273,7 +276,7 @@ def _no_axis(name: str) -> str:
         whole = field in ("size", "runtime") and name.startswith(f"{field}.")
         if name in (field, f"{field}.name") or whole:
             return f"{name} is no axis of a space: {remedy}"
-    if name in field_names() or name.startswith("objective."):
+    if name in field_names() or name.startswith(tuple(f"{field}." for field in PLUGGED)):
         return ""
     return f'"{name}" is not a field{did_you_mean(name, [*AXES, *field_names()])}'
 

@@ -142,8 +142,8 @@ def winning_order(val_loss: float, num_epochs: int | None, config_hash: str) -> 
 def candidates(rows: Iterable[Row], *, seed: int | None = None) -> list[Row]:
     """Select the rows of a cell that compete for the win, at the search seed (None: any).
 
-    Results of an earlier version of an objective's plug-in do not compete: the version that counts
-    is the one of the run that a search has marked as winner, else the one of the newest run.
+    Results of an earlier version of a plug-in do not compete: the version that counts is the one
+    of the run that a search has marked as winner, else the one of the newest run.
     """
     found = [
         row
@@ -152,8 +152,8 @@ def candidates(rows: Iterable[Row], *, seed: int | None = None) -> list[Row]:
         if seed is None or row.seed == seed
     ]
     found.sort(key=lambda row: (row.tags.get("is_winner") == "true", row.started_at))
-    source = {row.tags.get("objective"): source_of(row) for row in found}  # the last stays
-    return [row for row in found if source_of(row) == source[row.tags.get("objective")]]
+    source = {plugged(row): sources_of(row) for row in found}  # the last stays
+    return [row for row in found if sources_of(row) == source[plugged(row)]]
 
 
 def winner(rows: Iterable[Row], *, seed: int | None = None) -> Row | None:
@@ -166,9 +166,14 @@ def winner(rows: Iterable[Row], *, seed: int | None = None) -> Row | None:
     return min(candidates(rows, seed=seed), key=order, default=None)
 
 
-def source_of(row: Row) -> str | None:
-    """Return the hash of the plug-in that was its objective, None if that was built in."""
-    return row.tags.get("objective_source")
+def plugged(row: Row) -> tuple[str, str]:
+    """Return the names of a result's objective and optimizer; there was AdamW alone at first."""
+    return row.tags.get("objective", ""), row.tags.get("optimizer", "adamw")
+
+
+def sources_of(row: Row) -> tuple[str | None, str | None]:
+    """Return the hashes of the plug-ins that `plugged` names, None for those of dcray's own."""
+    return row.tags.get("objective_source"), row.tags.get("optimizer_source")
 
 
 def _parsed(fields: Mapping[str, str], name: str, kind: Callable[[str], T]) -> T | None:

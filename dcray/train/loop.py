@@ -70,7 +70,7 @@ class _Run:
 
     def _build(self) -> None:
         self.model = blank_model(self.config, self.place)
-        self.optimizer = build_optimizer(self.model, self.config.optim)
+        self.optimizer = build_optimizer(self.model, self.config)
         self.stepper = build_steps(
             self.model,
             self.optimizer,

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from dcray.objectives import Batch, Objective
+from dcray.optimizers import Optimizer
 from dcray.train.launch.low_precision import LowPrecisionWeights
 from dcray.train.optim import clipped_step
 from dcray.train.shard import sync_gradients
@@ -48,7 +49,8 @@ def train_step(
 
 def device_step(
     model: nn.Module,
-    optimizer: torch.optim.AdamW,
+    optimizer: torch.optim.Optimizer,
+    plugin: Optimizer,
     objective: Objective,
     microbatches: Sequence[tuple[Batch, Tensor]],
     *,
@@ -57,14 +59,17 @@ def device_step(
     max_grad_norm: float,
     halves: LowPrecisionWeights | None,
 ) -> StepSums:
-    """Do a step on one device with nothing that the host must know: a graph can hold it."""
+    """Do a step on one device with nothing that the host must know: a graph can hold it.
+
+    plugin: what built the optimizer; if it is not capturable, no graph can.
+    """
     optimizer.zero_grad(set_to_none=True)
     if halves is not None:
         halves.cast()
     nats, weights = accumulate(
         model, objective, microbatches, step_tokens=step_tokens, world_size=1, halves=halves
     )
-    grad_norm = clipped_step(optimizer, lr, max_grad_norm)
+    grad_norm = clipped_step(optimizer, plugin, lr, max_grad_norm)
     optimizer.zero_grad(set_to_none=True)
     return StepSums(nats, weights, grad_norm)
 

@@ -13,6 +13,7 @@ from dcray.config.run import RunConfig
 from dcray.corpus.order import Slice
 from dcray.model.transformer import Transformer
 from dcray.objectives import Objective
+from dcray.optimizers import Optimizer
 from dcray.rng import keyed
 from dcray.train.batching import HostBatch, batch_of, microbatches
 from dcray.train.evaluate import Score, score_plainly, sums_of
@@ -42,7 +43,7 @@ class Steps(Protocol):
 
 def build_steps(
     model: Transformer,
-    optimizer: torch.optim.AdamW,
+    optimizer: torch.optim.Optimizer,
     objective: Objective,
     config: RunConfig,
     place: RankContext,
@@ -64,7 +65,7 @@ class PlainSteps:
     def __init__(
         self,
         model: Transformer,
-        optimizer: torch.optim.AdamW,
+        optimizer: torch.optim.Optimizer,
         objective: Objective,
         config: RunConfig,
         place: RankContext,
@@ -113,7 +114,7 @@ class DeviceSteps:
     def __init__(
         self,
         model: Transformer,
-        optimizer: torch.optim.AdamW,
+        optimizer: torch.optim.Optimizer,
         objective: Objective,
         config: RunConfig,
         place: RankContext,
@@ -132,7 +133,9 @@ class DeviceSteps:
         self.mail = StagingBuffer(fields | self._row_fields(self.count * self.size), place.device)
         self._names: tuple[str, ...] = ()
         self._weights: dict[str, float] = {}
-        self._step = self._replayed(partial(self._train, self.count))
+        self.plugin: Optimizer = config.optimizer.build()
+        capture = config.runtime.capture if self.plugin.capturable else False
+        self._step = GraphedFunction(partial(self._train, self.count), graphs, capture=capture)
         self._scorers: list[tuple[Objective, _Scorer]] = []
 
     def train(self, part: Slice, rows: NDArray[Any], *, lr: float, tokens: int) -> StepSums:
@@ -165,6 +168,7 @@ class DeviceSteps:
         sums = device_step(
             self.model,
             self.optimizer,
+            self.plugin,
             self.objective,
             [(batch_of(fields, part, self.mask_id), fields["keys"][part]) for part in parts],
             step_tokens=fields["step_tokens"],
@@ -174,9 +178,6 @@ class DeviceSteps:
         )
         self._names, self._weights = tuple(sums.nats), sums.weights
         return torch.stack([*sums.nats.values(), sums.grad_norm.double()])
-
-    def _replayed(self, function: Any) -> GraphedFunction:
-        return GraphedFunction(function, self.graphs, capture=self.config.runtime.capture)
 
     def _row_fields(self, num_rows: int) -> dict[str, Any]:
         width = self.config.data.seq_len + 1
@@ -202,7 +203,8 @@ class _Scorer:
             if host.text_bytes is not None:
                 fields = {**fields, "text_bytes": (torch.int32, host.text_bytes.shape)}
             self.mail = StagingBuffer(fields, steps.place.device)
-            self.replayed = steps._replayed(self._score)
+            capture = steps.config.runtime.capture
+            self.replayed = GraphedFunction(self._score, steps.graphs, capture=capture)
         self.mail.send(**arrays)
         return self.replayed()
 

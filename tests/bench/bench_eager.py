@@ -15,7 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dcray.config.sections import ModelConfig, OptimConfig
+from dcray.config.run import RunConfig, override
+from dcray.config.sections import ModelConfig
 from dcray.config.sizes import SIZES, Shape, layer_windows
 from dcray.objectives import Batch
 from dcray.objectives.ar import AR
@@ -114,9 +115,10 @@ def measure(size: str, steps: int, turns: int) -> tuple[list[float], float]:
     tokens = torch.randint(0, VOCAB - 2, (ROWS, SEQ_LEN + 1))
     batch = Batch(tokens, torch.ones(ROWS), VOCAB - 1)
     _check_same(ours, plain, batch)
-    optim = OptimConfig(lr=5e-3, weight_decay=3.2)
+    run = override(RunConfig(), {"optim.lr": 5e-3, "optim.weight_decay": 3.2})
+    optim = run.optim
     optimizers = (
-        build_optimizer(ours, optim),
+        build_optimizer(ours, run),
         torch.optim.AdamW(
             plain.parameters(), lr=optim.lr, betas=optim.betas, eps=optim.eps, weight_decay=3.2
         ),

@@ -148,7 +148,7 @@ def start_seconds(case: Case, config: RunConfig, folder: Path) -> tuple[float, f
     PLACE.wait()
     built = time.perf_counter()
     with Checkpoints(folder, config, PLACE, keep=2) as held:
-        assert held.load(model, build_optimizer(model, config.optim)) is not None
+        assert held.load(model, build_optimizer(model, config)) is not None
     PLACE.wait()
     return built - began, time.perf_counter() - built
 

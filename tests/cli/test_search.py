@@ -331,6 +331,21 @@ BAD = {
         'it needs the winner of tiny 99k ar, which no file of the study "micro" searches',
     ),
     "objective": ("", 'objective = "mirr"\n', "mirr"),
+    "optimizer": (
+        "",
+        'optimizer = "moun"\n',
+        r'no optimizer is called "moun" \(did you mean "muon"',
+    ),
+    "optimizers as an axis": (
+        "",
+        'space = [{ optimizer = ["adamw", "muon"] }]\n',
+        "optimizer is no axis of a space: write a recipe for each optimizer",
+    ),
+    "an option of another optimizer": (
+        "",
+        'space = [{ "optimizer.momentum" = [0.9, 0.95] }]\n',
+        '"optimizer.momentum" is not an option of adamw',
+    ),
     "resources": ("[resources.tiny]\nworkers = 8\nthreads = 64\n", "", "must be at most"),
 }
 

@@ -33,6 +33,8 @@ CHANGES = {
     "size.mlp_dim": (64, {}),
     "objective": ("mir", {}),
     "objective.name": ("mdlm", {}),
+    "optimizer": ("muon", {}),
+    "optimizer.name": ("muon", {}),
     "num_epochs": (3, {}),
     "batch_size": (64, {}),
     "seed": (7, {}),
@@ -98,7 +100,7 @@ def test_every_field_can_be_overridden_and_nothing_else_moves(path):
     before = override(BASE, needs)
     after = override(before, {path: value})
     found = value_at(after, path)
-    assert (found.name if path == "objective" else found) == value
+    assert (found.name if path in ("objective", "optimizer") else found) == value
     assert value_at(BASE, path) != value if not path.startswith("size.") else True
     moved = {
         name for name in RunConfig.model_fields if getattr(before, name) != getattr(after, name)
@@ -137,6 +139,11 @@ def test_the_keys_of_our_objectives_stay_as_they_are(name):
     assert config.identity("reads") == KEYS[name]
 
 
+def test_the_key_of_muon_stays_as_it_is():
+    config = override(RunConfig(), {"optimizer": "muon"}).resolved(vocab_size=512)
+    assert config.identity("reads") == "b465df535076efc4"
+
+
 def test_what_is_left_out_of_an_identity():
     assert set(NOT_IDENTITY) == {"seed", "runtime", "size"}
     assert BASE.identity("reads") != BASE.identity("other tokens")
@@ -172,6 +179,37 @@ def test_every_option_of_an_objective_counts(name):
         assert other.identity("x") != config.identity("x")
 
 
+def test_every_option_of_muon_counts():
+    muon = override(BASE, {"optimizer": "muon"})
+    options = plugins.load("optimizers", "muon").options()
+    assert muon.to_dict()["optimizer"] == {"name": "muon", **options}
+    tried = {"momentum": 0.9, "nesterov": False, "ns_steps": 6, "adjust_lr_fn": "original"}
+    assert tried.keys() == options.keys()
+    others = [override(muon, {f"optimizer.{name}": value}) for name, value in tried.items()]
+    assert len({one.identity("x") for one in (BASE, muon, *others)}) == 6
+
+
+def test_a_record_from_before_there_were_optimizers_is_of_adamw():
+    """Such a configuration has no such table, and AdamW is not named in an identity."""
+    old = {name: value for name, value in BASE.to_dict().items() if name != "optimizer"}
+    assert RunConfig.model_validate(old) == BASE
+    assert BASE.to_dict()["optimizer"] == {"name": "adamw"}
+    assert "optimizer" not in BASE.identity_fields()
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({}, "ar"),
+        ({"objective": "mir"}, "mir"),
+        ({"optimizer": "muon"}, "ar-muon"),
+        ({"objective": "mir", "optimizer": "muon"}, "mir-muon"),
+    ],
+)
+def test_a_recipe_that_nobody_names_is_called_by_its_plugins(changes, name):
+    assert override(BASE, changes).recipe_name == name
+
+
 def test_all_problems_at_once():
     found = problems({"optim.lr": "fast", "optim.wieght_decay": 1, "num_epochs": 0, "size": "72n"})
     assert len(found) == 4
@@ -192,6 +230,14 @@ def test_all_problems_at_once():
         ({"objective.weight": 1}, '"objective.weight" is not an option of ar'),
         ({"objective": {"name": "mir", "weight": -1}}, "objective.weight must be at least 0"),
         ({"objective": {"name": "mir", "mask_ratio_min": 0.9}}, "must be <= objective.mask_ratio"),
+        ({"optimizer": "moun"}, 'no optimizer is called "moun" (did you mean "muon"?)'),
+        ({"optimizer": 3}, "optimizer must be a name, or a table with one, got 3"),
+        ({"optimizer": "muon", "optimizer.momentun": 1}, 'of muon (did you mean "momentum"?)'),
+        ({"optimizer": "muon", "optimizer.momentum": 1}, "optimizer.momentum must be below 1, got"),
+        ({"optimizer.momentum": 0.9}, '"optimizer.momentum" is not an option of adamw'),
+        ({"optimizer.lr": 0.9}, '"optimizer.lr" is not an option of adamw (did you mean "optim.lr'),
+        ({"optimizer": "muon", "optimizer.adjust_lr_fn": "none"},
+         "optimizer.adjust_lr_fn must be one of 'match_rms_adamw' or 'original', got 'none'"),
         ({"size": 226}, "size must be "),
         ({"size": 226, "size.dim": 3}, "size must be "),
         ({"size": "226m", "size.dim": 16}, 'no size is called "226m" (did you mean "226k"?)'),
@@ -242,6 +288,9 @@ def test_options_of_another_objective_do_not_carry_over():
     assert override(mir, {"objective": "ar"}) == BASE
     there_and_back = override(override(mir, {"objective": "mdlm"}), {"objective": "mir"})
     assert there_and_back == override(BASE, {"objective": "mir"})
+    muon = override(BASE, {"optimizer": {"name": "muon", "momentum": 0.7}})
+    assert override(muon, {"optimizer": "adamw"}) == BASE
+    assert override(muon, {"optimizer": "muon", "objective": "mir"}).optimizer == muon.optimizer
 
 
 def test_a_size_by_name_table_or_one_number():
@@ -312,6 +361,11 @@ def test_a_later_size_or_objective_replaces_what_was_said_of_an_earlier_one():
     mir = {"objective": {"name": "mir", "weight": 0.7}}
     assert override(BASE, later_wins([mir, {"objective": "ar"}])) == BASE
     assert override(BASE, later_wins([mir, {"objective": "mir"}])).objective.build().weight == 0.7
+    muon = {"optimizer": "muon", "optimizer.momentum": 0.7, "optim.lr": 3e-3}
+    back = override(BASE, later_wins([muon, {"optimizer": "adamw"}]))
+    assert back == override(BASE, {"optim.lr": 3e-3})  # "optim" is no part of "optimizer"
+    both = override(BASE, later_wins([muon, mir]))
+    assert (both.optimizer.build().momentum, both.objective.build().weight) == (0.7, 0.7)
 
 
 @given(st.integers(1, 10**13))

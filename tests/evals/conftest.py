@@ -68,7 +68,7 @@ def _run(store: Store, corpus: Corpus, directory: Path, recipe: str, seed: int) 
         model.embed.weight.mul_(16)
     home = directory / "study" / "checkpoints" / key.name
     kept = Checkpoints(home, config, PLACE, keep=1)
-    kept.save(model, build_optimizer(model, config.optim), {}, step=11)
+    kept.save(model, build_optimizer(model, config), {}, step=11)
     objective = config.objective.build()
     if objective.keeps_best:
         kept.save_best(model, {"step": 11})

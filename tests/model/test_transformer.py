@@ -130,7 +130,7 @@ def test_a_model_of_the_papers_shape_overfits_one_batch():
         {"size": "72m", "data.seq_len": 16, "data.unique_tokens": 1000, "optim.lr": 2e-3},
     ).resolved(vocab_size=50_258)
     model = build_model(config, CPU)
-    optimizer = build_optimizer(model, config.optim)
+    optimizer = build_optimizer(model, config)
     rows = torch.randint(0, 50_258, (2, 17), generator=torch.Generator().manual_seed(0))
     key = torch.from_numpy(keyed.row_keys(0, np.zeros(2), np.arange(2)))
     losses = []

@@ -39,6 +39,30 @@ def test_the_numbers_of_a_mini_run():
     assert found["expected_seconds_from"] == TABLE
 
 
+def test_muon_s_cost_is_adamw_s_and_its_orthogonalizations():
+    """60k: two layers of four 32 x 32 and three 96 x 32 matrices, five iterations a step each."""
+    muon = override(RUN, {"optimizer": "muon"})
+    once = 5 * 2 * (4 * (4 * 32**3 + 2 * 32**3) + 3 * (4 * 32**2 * 96 + 2 * 32**3))
+    rows = 3 * RUN.usable_rows
+    assert training_flops(muon) == pytest.approx(training_flops(RUN) + once * rows / 8, rel=1e-12)
+    found, plain = (estimate(run, device="cpu").to_dict() for run in (muon, RUN))
+    assert (found["optimizer"], plain["optimizer"]) == ("muon", "adamw")
+    matrices = 2 * (4 * 32**2 + 3 * 96 * 32)  # one moment each in place of two
+    assert plain["checkpoint_bytes"] - found["checkpoint_bytes"] == 4 * matrices
+    assert plain["state_bytes"] - found["state_bytes"] == 4 * matrices
+
+
+def test_only_runs_of_the_same_optimizer_say_how_fast_one_is():
+    """A result that does not name its optimizer is of AdamW."""
+    muon = override(RUN, {"optimizer": "muon"})
+    theirs = replace(ROW, tags=TAGS | {"optimizer": "muon"}, metrics={"tokens_per_second": 500.0})
+    sources = {
+        run.optimizer.name: estimate(run, device="cpu", measured=[ROW, theirs]).seconds
+        for run in (RUN, muon)
+    }
+    assert sources["muon"] == 2 * sources["adamw"] == RUN.train_tokens / 500.0
+
+
 def test_exact_causal_flops_lie_below_6nd_only_by_the_embedding():
     """6ND counts the embedding, which is a lookup, and not the attention's own products."""
     run = override(RunConfig(), {"size": "257m"}).resolved(vocab_size=50_258)

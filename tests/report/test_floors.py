@@ -12,6 +12,7 @@ from dcray.report.basis import choose
 from dcray.report.figures import draw as figures
 from dcray.report.floors import floors_of
 from dcray.report.page import answers, commands, page, qualifications
+from dcray.report.tables.study import family
 from tests.report.rows import row
 from tests.report.test_page import Reader, grid
 
@@ -39,6 +40,21 @@ def test_a_fixed_decay_below_the_tuned_ones_is_a_floor():
     assert floor.described == "weight decay fixed at 0.1, its epochs tuned as well"
     assert floors_of(choose(with_weak()), "mir") == ()  # another objective
     assert floors_of(choose(grid()), "ar") == ()
+
+
+def test_a_recipe_of_another_optimizer_is_no_floor_and_none_of_the_papers():
+    def with_optimizer(one, name):
+        return replace(one, tags={**one.tags, "optimizer": name})
+
+    rows = [with_optimizer(one, "muon") if one.recipe == "weak" else one for one in with_weak()]
+    assert floors_of(choose(rows), "ar") == ()
+    named = [with_optimizer(one, "adamw") for one in with_weak()]
+    assert len(floors_of(choose(named), "ar")) == 1
+    mixed = [with_optimizer(one, "adamw") if one.recipe == "weak" else one for one in with_weak()]
+    assert len(floors_of(choose(mixed), "ar")) == 1  # "ar" was recorded before they had names
+    weak = [one for one in rows if one.recipe == "weak"]
+    assert family(weak) is None
+    assert family([with_optimizer(one, "adamw") for one in weak]) == "multi-epoch"
 
 
 def test_one_epoch_count_is_not_said_to_isolate_the_decay():

@@ -119,6 +119,35 @@ def test_mir_takes_its_parents_winner_with_its_warm_up():
         assert child.objective.name == "mir"
 
 
+def test_a_recipe_of_another_optimizer_takes_lr_and_decay_and_searches_its_options():
+    muon = {
+        "optimizer": "muon",
+        "inherit": "ar",
+        "space": [{"optimizer.momentum": [0.9, 0.95]}],
+    }
+    state = state_of(study_of(changed("recipes.muon", muon)))
+    play(state)
+    parent = state.cell_state(Cell("toy", "60k", 8_000, "ar")).winner
+    child = state.cell_state(Cell("toy", "60k", 8_000, "muon")).winner
+    assert parent.config.optimizer.name == "adamw"
+    assert child.config.optimizer.name == "muon"
+    assert child.config.optim == parent.config.optim
+    assert child.config.optimizer.build().momentum in (0.9, 0.95)
+    line = cell_line(state, Cell("toy", "60k", 8_000, "muon"))
+    assert line.counts["finished"] == 2  # one run for each momentum
+
+
+def test_the_base_names_an_optimizer_for_every_recipe_that_names_none():
+    table = changed("base", {**MINI["base"], "optimizer": "muon", "optimizer.ns_steps": 4})
+    table["recipes"] |= {"plain": {"optimizer": "adamw"}, "same": {"optimizer": "muon"}}
+    found = {
+        one.cell.recipe: one.base().to_dict()["optimizer"] for one in study_of(table).cell_specs
+    }
+    assert found["plain"] == {"name": "adamw"}
+    for recipe in ("ar", "mir", "same"):
+        assert (found[recipe]["name"], found[recipe]["ns_steps"]) == ("muon", 4)
+
+
 def test_a_diffusion_cell_takes_the_weight_decay_and_not_tau():
     mdlm = {
         "objective": "mdlm",

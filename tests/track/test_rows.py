@@ -72,6 +72,19 @@ def test_of_an_objective_that_was_mended_the_newest_alone_counts():
     assert winner([*rows, row("better", val_loss=1.5, tags={"objective": "ar"})]).run_id == "better"
 
 
+def test_of_an_optimizer_that_was_mended_the_newest_alone_counts():
+    """Also beside results from before optimizers had a name, which are of AdamW."""
+    broken = {"objective": "ar", "optimizer": "sgd", "optimizer_source": "aaaa"}
+    rows = [
+        row("old", val_loss=1.0, started_at=1.0, tags=broken),
+        row("new", val_loss=2.0, started_at=2.0, tags=broken | {"optimizer_source": "bbbb"}),
+        row("ancient", val_loss=2.4, started_at=0.0, tags={"objective": "ar"}),
+        row("named", val_loss=2.5, started_at=3.0, tags={"objective": "ar", "optimizer": "adamw"}),
+    ]
+    assert winner(rows).run_id == "new"
+    assert {one.run_id for one in candidates(rows)} == {"new", "ancient", "named"}
+
+
 def test_of_an_objective_that_went_back_the_marked_winners_source_counts():
     """A is searched, B is trained, A is put back and the search marks A's best again."""
     first = {"objective": "half", "objective_source": "aaaa"}

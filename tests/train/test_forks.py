@@ -52,16 +52,22 @@ def weights(folder: Path, config, place: RankContext = CPU) -> list[torch.Tensor
     from dcray.train.shard import build_model
 
     model = build_model(config, place)
-    Checkpoints(folder, config, place, keep=2).load(model, build_optimizer(model, config.optim))
+    Checkpoints(folder, config, place, keep=2).load(model, build_optimizer(model, config))
     return [parameter.detach().clone() for parameter in model.parameters()]
 
 
 @pytest.mark.parametrize(
-    ("objective", "order"), [("ar", "rows"), ("mir", "rows"), ("ar", "documents")]
+    "recipe",
+    [
+        {"objective": "ar"},
+        {"objective": "mir"},
+        {"data__order": "documents"},
+        {"optimizer": "muon"},
+    ],
 )
-def test_a_branch_equals_a_separate_run_bit_for_bit(tmp_path, objective, order):
+def test_a_branch_equals_a_separate_run_bit_for_bit(tmp_path, recipe):
     for num_epochs in RUNGS:
-        config = rung(num_epochs, objective=objective, data__order=order)
+        config = rung(num_epochs, **recipe)
         alone, _ = run_tiny(config, folder=tmp_path / f"alone{num_epochs}")
         branched, _ = branch(config, tmp_path)
         assert (branched.val_loss, branched.val_bpb) == (alone.val_loss, alone.val_bpb)
@@ -136,6 +142,8 @@ def test_another_trunk_is_refused(tmp_path):
     branch(rung(2), tmp_path)
     with pytest.raises(ConfigError, match=r"optim\.lr is 0\.01 there and 0\.02 here"):
         branch(rung(4, optim__lr=2e-2), tmp_path)
+    with pytest.raises(ConfigError, match=r"optimizer\.name is 'adamw' there and 'muon' here"):
+        branch(rung(4, optimizer="muon"), tmp_path)
 
 
 def on_two(place, folder):

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcray.config.sections import OptimConfig, ScheduleConfig
+from dcray.config.sections import ScheduleConfig
 from dcray.train.optim import build_optimizer
 from dcray.train.schedule import fork_step, lr_factor
 from tests.support import tiny_config
@@ -44,7 +44,7 @@ def test_decay_reaches_matrices_and_the_head_alone():
     from dcray.train.shard import RankContext, build_model
 
     model = build_model(tiny_config(), RankContext(torch.device("cpu")))
-    decayed, plain = build_optimizer(model, OptimConfig(weight_decay=0.7)).param_groups
+    decayed, plain = build_optimizer(model, tiny_config(optim__weight_decay=0.7)).param_groups
     names = {id(p): n for n, p in model.named_parameters()}
     assert decayed["weight_decay"] == 0.7
     assert plain["weight_decay"] == 0.0

@@ -194,15 +194,15 @@ def names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def naming(kind: str) -> type[TyperCommand]:
-    """Make a command class whose help names every plug-in of `kind`, also of --plugin files."""
+def naming(*kinds: str) -> type[TyperCommand]:
+    """Make a command class whose help names every plug-in of `kinds`, also of --plugin files."""
 
     class Naming(TyperCommand):
         def format_help(self, ctx: Any, formatter: Any) -> None:
             from dcray import plugins
 
-            known = f"{kind.capitalize()}: {', '.join(plugins.names(kind))}."
-            self.epilog = f"{known}\n\n{self.epilog}"
+            known = [f"{kind.capitalize()}: {', '.join(plugins.names(kind))}." for kind in kinds]
+            self.epilog = "\n\n".join([*known, str(self.epilog)])
             super().format_help(ctx, formatter)
 
     return Naming

@@ -31,8 +31,10 @@ FAMILIES = {  # what a recipe is, in words
 def family(rows: Sequence[Row]) -> str | None:
     """Classify a recipe as one of FAMILIES by its results alone; None if it is none of them.
 
-    Multi-epoch AR has tuned epochs: several counts were tried in every cell.
+    Multi-epoch AR has tuned epochs: several counts were tried in every cell. All are of AdamW.
     """
+    if rows[0].tags.get("optimizer", "adamw") != "adamw":
+        return None
     objective = rows[0].tags.get("objective") or rows[0].params.get("objective")
     weak = all((row.weight_decay or 0.0) <= WEAK_DECAY for row in rows)
     if objective == "ar":

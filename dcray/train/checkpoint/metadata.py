@@ -41,10 +41,7 @@ def check_same(
             f"the checkpoint {path} is of another dcray: its configuration has no meaning here "
             f"({fields}). Go on with that dcray, or move the folder away to start afresh"
         ) from None
-    pairs = _differences(
-        theirs.identity_fields() | {"seed": theirs.seed},
-        ours.identity_fields() | {"seed": ours.seed},
-    )
+    pairs = _differences(_named(theirs), _named(ours))
     pairs = [pair for pair in pairs if pair[0] not in but]
     if pairs:
         listed = "; ".join(f"{name} is {a!r} there and {b!r} here" for name, a, b in pairs)
@@ -52,6 +49,11 @@ def check_same(
             f"the checkpoint {path} is of another configuration: {listed}. "
             "Train with its values, or move the folder away to start afresh"
         )
+
+
+def _named(config: RunConfig) -> dict[str, Any]:
+    named = {"seed": config.seed, "optimizer": config.to_dict()["optimizer"]}
+    return config.identity_fields() | named
 
 
 def _differences(a: Any, b: Any, name: str = "") -> list[tuple[str, Any, Any]]:

@@ -47,7 +47,7 @@ def load_weights(
     except ValidationError as error:
         raise ConfigError(
             f"the checkpoint {path} has no meaning here ({error.errors()[0]['msg']}): it is of "
-            "another dcray, or its objective is a plug-in that --plugin must name"
+            "another dcray, or its objective or optimizer is a plug-in that --plugin must name"
         ) from None
     config = override(saved, {"runtime.precision": precision, "runtime.compile": compiled})
     model = blank_model(config, RankContext(device))

@@ -28,7 +28,7 @@ CPU = RankContext(torch.device("cpu"))
 def pair(config, seed: int = 0):
     """A model and its optimizer after one step, so that there are moments."""
     model = build_model(config, CPU)
-    optimizer = build_optimizer(model, config.optim)
+    optimizer = build_optimizer(model, config)
     torch.manual_seed(seed)
     for parameter in model.parameters():
         parameter.grad = torch.randn_like(parameter)
@@ -62,7 +62,7 @@ def test_what_is_loaded_is_what_was_saved(tmp_path):
     saved = pair(config)
     save(Checkpoints(tmp_path, config, CPU, keep=2), *saved, {"step": 3}, step=3)
     fresh = build_model(config, CPU)
-    found = fresh, build_optimizer(fresh, config.optim)
+    found = fresh, build_optimizer(fresh, config)
     assert Checkpoints(tmp_path, config, CPU, keep=2).load(*found) == {"step": 3}
     assert len(found[1].state) > 0
     assert same(saved, found)
