@@ -62,6 +62,7 @@ CHANGES = {
     "validation.epochs": ("end", {}),
     "validation.max_cost_frac": (0.5, {}),
     "runtime.workers": (2, {}),
+    "runtime.gpu_share": (0.5, {}),
     "runtime.device": ("cpu", {}),
     "runtime.precision": ("float64", {}),
     "runtime.threads": (2, {}),
