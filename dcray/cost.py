@@ -13,6 +13,7 @@ BACKWARD = 2.0  # a backward pass costs two forward passes
 CHECKPOINT_BYTES = 12  # a parameter: its float32 weight and two moments
 WEIGHT_BYTES = 4  # a parameter: of a best epoch, which is kept beside the checkpoints
 STATE_BYTES = 16  # float32 weight, gradient and two moments a parameter
+AVERAGE_BYTES = 4  # a parameter: of an average of the weights, in memory and in a checkpoint
 SCORING = 1.07  # time of a scoring over that of its FLOPs in a training step (on an H200)
 LAST_COST_FRAC, FEWEST = 0.01, 4  # validation if no best epoch is kept
 HEADROOM = 0.85  # of a device's memory; the rest is for fragmentation and what is not counted
@@ -39,9 +40,9 @@ def training_flops(config: RunConfig) -> float:
 
 
 def validation_flops(config: RunConfig, num_rows: int) -> float:
-    """Compute the FLOPs of scoring `num_rows` validation rows once."""
+    """Compute the FLOPs of a validation on `num_rows` rows, which an average makes two scorings."""
     passes: float = config.objective.build().num_validation_passes
-    return passes * row_flops(config) * num_rows
+    return passes * row_flops(config) * num_rows * (2 if config.average.kept else 1)
 
 
 def final_flops(config: RunConfig, num_rows: int) -> float:
@@ -81,9 +82,14 @@ def validation_epochs(config: RunConfig, *, num_rows: int) -> set[int]:
     return {*range(every, stop, every), last}
 
 
+def checkpoint_bytes(config: RunConfig) -> int:
+    """Count the bytes of a checkpoint, a parameter: CHECKPOINT_BYTES and those of an average."""
+    return CHECKPOINT_BYTES + (AVERAGE_BYTES if config.average.kept else 0)
+
+
 @dataclass(frozen=True)
 class Memory:
-    """Bytes on one device: weights, gradients and moments; activations of one micro-batch."""
+    """Bytes on a device: weights, gradients, moments, average; activations of a micro-batch."""
 
     state: float
     activations: float
@@ -105,7 +111,8 @@ def memory(config: RunConfig, *, world_size: int, microbatch_size: int, half: bo
     assert config.model.vocab_size is not None, "resolve the configuration first"
     shape, width = config.shape, 2 if half else 4
     count = num_params(shape, config.model.vocab_size)
-    state = STATE_BYTES * count / world_size + (2 * count if half else 0)
+    each = STATE_BYTES + (AVERAGE_BYTES if config.average.kept else 0)
+    state = each * count / world_size + (2 * count if half else 0)
     if world_size > 1:
         state += 4 * count  # gathered gradients of one step
     tokens = microbatch_size * config.data.seq_len

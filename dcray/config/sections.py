@@ -190,6 +190,16 @@ class ScheduleConfig(Frozen):
             )
         return self
 
+    def refuse_long_warmup(self, num_steps: int, num_epochs: int) -> None:
+        """Raise ConfigError if the learning rate would still rise when its decay is due."""
+        decays_at = round((1 - (self.decay_frac if self.kind == "wsd" else 0.0)) * num_steps)
+        if self.warmup_steps is not None and self.warmup_steps > max(1, decays_at):
+            raise ConfigError(
+                f"schedule.warmup_steps ({self.warmup_steps:,}) must end before the decay begins, "
+                f"at step {decays_at:,} of {num_steps:,} (num_epochs = {num_epochs}): lower it, "
+                "or leave it out and schedule.warmup_frac gives it"
+            )
+
 
 class DataConfig(Frozen):
     """The tokens that are read, and how they are cut into rows."""

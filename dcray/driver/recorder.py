@@ -103,6 +103,7 @@ def columns(config: RunConfig) -> dict[str, Any]:
             f"objective.{name}": value
             for name, value in (config.objective.model_extra or {}).items()
         },
+        **{f"average.{name}": value for name, value in config.average.fields().items()},
         "num_epochs": config.num_epochs,
         "weight_decay": config.optim.weight_decay,
         "lr": config.optim.lr,

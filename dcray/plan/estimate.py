@@ -9,7 +9,7 @@ from typing import Any
 
 from dcray.config.run import RunConfig
 from dcray.config.sizes import PAPER_SIZES, num_non_embedding_params, num_params, usual_vocab_size
-from dcray.cost import CHECKPOINT_BYTES, fitting_microbatch, memory, training_flops
+from dcray.cost import checkpoint_bytes, fitting_microbatch, memory, training_flops
 from dcray.errors import plural
 from dcray.track.rows import Row
 
@@ -84,7 +84,7 @@ def estimate(config: RunConfig, *, device: str, measured: Iterable[Row] = ()) ->
         "state_bytes": bytes_needed.state,
         "activation_bytes": bytes_needed.activations,
         "memory_bytes": bytes_needed.total,
-        "checkpoint_bytes": float(CHECKPOINT_BYTES * count),
+        "checkpoint_bytes": float(checkpoint_bytes(config) * count),
     }
     return Estimate(device, fields, seconds, source)
 

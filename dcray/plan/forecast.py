@@ -13,7 +13,7 @@ from typing import Any
 
 from dcray.config.run import RunConfig, override
 from dcray.config.sizes import num_params
-from dcray.cost import CHECKPOINT_BYTES, WEIGHT_BYTES
+from dcray.cost import WEIGHT_BYTES, checkpoint_bytes
 from dcray.errors import ConfigError
 from dcray.plan.estimate import planned_device, planned_vocab_size
 from dcray.plan.prices import Prices
@@ -162,6 +162,7 @@ def play_cell(
     config = cell_spec.base()
     vocab_size, _ = planned_vocab_size(config, of_corpus)
     count = num_params(config.shape, vocab_size)
+    each = checkpoint_bytes(config)
     best = WEIGHT_BYTES if config.objective.build().keeps_best else 0
     search = CellSearch(cell_spec, Fingerprint(vocab_size, "plan"))
     known: dict[RunKey, RunResult] = {}
@@ -180,8 +181,8 @@ def play_cell(
         winner.config,
         PUBLISHED if _is_published(winner.config, cell_spec) else COSTLIEST,
         forks,
-        CHECKPOINT_BYTES * count,
-        (CHECKPOINT_BYTES * config.runtime.keep_checkpoints + best) * count,
+        each * count,
+        (each * config.runtime.keep_checkpoints + best) * count,
     )
 
 

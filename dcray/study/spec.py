@@ -14,6 +14,7 @@ from dcray.config.counts import parse_count
 from dcray.config.run import RunConfig, field_names, later_wins, override
 from dcray.config.sections import batch_warning
 from dcray.errors import ConfigError, did_you_mean, plural
+from dcray.study.average import average_problems
 from dcray.study.axes import Axis, Range, Winners, parse_space
 from dcray.study.keep import counts_problem, length_problem
 from dcray.study.schema import (
@@ -182,7 +183,8 @@ class CellSpec:
         if not problems and not self.borrows:
             space = self.space(base.num_epochs, {})
             problems += self._space_problems(space, search)
-            problems += [f"{self.where}: {one}" for one in _warmup_problems(space, base)]
+            found = _warmup_problems(space, base) + average_problems(space, base)
+            problems += [f"{self.where}: {one}" for one in found]
         if problems:
             raise ConfigError(problems)
 
@@ -226,7 +228,7 @@ def value_of(name: str, config: RunConfig) -> Any:
     """Return the value of a configuration on an axis (tau to 3 significant digits)."""
     if name == "tau":
         return float(f"{config.tau:.3g}")
-    node: Any = config.to_dict()
+    node: Any = config.model_dump(mode="json")
     for part in SHORT.get(name, name).split("."):
         node = node[part]
     return node
