@@ -20,7 +20,7 @@ class AverageConfig(Frozen):
     the schedule alike.
     """
 
-    kind: Literal["none", "ema", "mean"] = "none"
+    kind: Literal["none", "ema", "mean"] = "none"  # "ema": exponential; "mean": of the last part
     tau_epochs: float | None = Field(None, gt=0)  # of "ema", in epochs; None: 0.5
     last_frac: float | None = Field(None, gt=0, le=1)  # of "mean", of all steps; None: 0.2
 

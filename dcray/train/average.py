@@ -9,7 +9,7 @@ the share when they are built: here a step that is captured as a graph reads it 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
@@ -81,6 +81,6 @@ def in_place(average: Average | None) -> Iterator[None]:
         average.exchange()
 
 
-def _local(tensors: dict[str, Tensor]) -> list[Tensor]:
+def _local(tensors: Mapping[str, Tensor]) -> list[Tensor]:
     """Return this rank's shards; FSDP may have moved them since the last look."""
     return [one.to_local() if isinstance(one, DTensor) else one for one in tensors.values()]

@@ -224,12 +224,11 @@ class _Run:
 
     def _keep(self, held: Checkpoints, *, due: bool) -> None:
         """Save the trunk's state at its fork, then an own checkpoint if one is due."""
-        step = self.progress.step
-        kept = self.model, self.optimizer, self._state()
+        step, parts = self.progress.step, (self.model, self.optimizer)
         if step == self.fork:
-            held.save_fork(*kept, step=step, average=self.average)
+            held.save_fork(*parts, self._state(), step=step, average=self.average)
         if due:
-            held.save(*kept, step=step, average=self.average)
+            held.save(*parts, self._state(), step=step, average=self.average)
             self.clock.saved()
 
     def _state(self) -> dict[str, Any]:

@@ -58,11 +58,11 @@ def build_steps(
     average: Average | None = None,
 ) -> Steps:
     """Build the steps of a run on this rank; each also updates `average`, if there is one."""
-    run: Any = model, optimizer, objective, config, place
-    sizes: Any = {"microbatch_size": microbatch_size, "mask_id": mask_id}
+    run = model, optimizer, objective, config
+    more: Any = {"microbatch_size": microbatch_size, "mask_id": mask_id, "average": average}
     if place.device.type != "cuda" or place.mesh is not None:
-        return PlainSteps(*run, average=average, **sizes)
-    return DeviceSteps(*run, CudaGraphs(), average=average, **sizes)
+        return PlainSteps(*run, place, **more)
+    return DeviceSteps(*run, place, CudaGraphs(), **more)
 
 
 class PlainSteps:

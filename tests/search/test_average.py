@@ -32,6 +32,8 @@ def test_a_branch_goes_on_from_the_newest_fork_before_its_mean(last_frac):
         assert one.flops == training_flops(one.config) * (steps - one.forked_from) / steps
         forks.append(own)
     assert [one.config.num_epochs for one in found] == RUNGS
+    starts = [one.forked_from for one in found]
+    assert starts == sorted(starts)  # so that no state before the next branch's must be kept
     far = [one.forked_from for one in found if one.config.num_epochs == 5]
     assert far == ([forks[1]] if last_frac < 0.3 else [0])
 
