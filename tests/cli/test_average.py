@@ -25,13 +25,15 @@ def directory(tmp_path_factory):
 def test_both_losses_are_recorded_and_the_average_is_what_is_evaluated(
     dcray, tiny_corpus, directory, tmp_path
 ):
-    code, _, err = dcray(*words(tiny_corpus, directory, *EMA, "--recipe", "ema"))
+    code, out, err = dcray(*words(tiny_corpus, directory, *EMA, "--recipe", "ema"))
     assert code == 0, err
     code, _, err = dcray(*words(tiny_corpus, directory, "validation.epochs=1", "--recipe", "raw"))
     assert code == 0, err
     found = {run.data.tags["recipe"]: run for run in runs(directory)}
     ema, raw = found["ema"], found["raw"]
     losses = ema.data.metrics
+    told = f"val loss {losses['val_loss']:.4f} nats per token (raw weights "
+    assert f"{told}{losses['val_loss_raw']:.4f})" in out
     assert losses["val_loss_raw"] == raw.data.metrics["val_loss"]  # the same trajectory
     assert losses["val_loss"] != losses["val_loss_raw"]
     assert history(directory, ema, "val/raw_loss") == history(directory, raw, "val/loss")

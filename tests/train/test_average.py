@@ -1,6 +1,9 @@
 """Averaged weights against averages of the weights of every step, recomputed in float64."""
 
 import math
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -204,6 +207,37 @@ def test_stopped_and_gone_on_is_uninterrupted(monkeypatch, tmp_path, kind, stop_
     whole, _ = run_tiny(config, folder=tmp_path / "whole")
     begun, _ = run_tiny(config, folder=tmp_path / "parts", stop_at=stop_at)
     assert begun.state == "stopped"
+    ended, _ = run_tiny(config, folder=tmp_path / "parts")
+    assert (ended.val_loss, ended.val_loss_raw) == (whole.val_loss, whole.val_loss_raw)
+    assert identical(saved(tmp_path / "whole"), saved(tmp_path / "parts"))
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from tests.support import run_tiny, tiny_config
+from tests.train.test_average import EMA, MEAN, PlainSteps
+train, calls = PlainSteps.train, []
+def dying(self, *given, **named):
+    calls.append(None)
+    if len(calls) == 10:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return train(self, *given, **named)
+PlainSteps.train = dying
+kind = {"ema": EMA, "mean": MEAN}[sys.argv[2]]
+run_tiny(tiny_config(runtime__checkpoint_seconds=0, **kind), folder=Path(sys.argv[1]))
+"""
+
+
+@KINDS
+def test_killed_in_its_last_part_and_run_again(tmp_path, kind):
+    """kill -9 in step 10 of 11: averages, weights and losses are the undisturbed run's."""
+    name = kind["average__kind"]
+    config = tiny_config(runtime__checkpoint_seconds=0, **kind)
+    whole, _ = run_tiny(config, folder=tmp_path / "whole")
+    child = [sys.executable, "-c", KILLED, str(tmp_path / "parts"), name]
+    assert subprocess.run(child, check=False).returncode == -signal.SIGKILL
+    assert 0 < int(steps_in(tmp_path / "parts")[-1].name.removeprefix("step-")) < 10
     ended, _ = run_tiny(config, folder=tmp_path / "parts")
     assert (ended.val_loss, ended.val_loss_raw) == (whole.val_loss, whole.val_loss_raw)
     assert identical(saved(tmp_path / "whole"), saved(tmp_path / "parts"))
