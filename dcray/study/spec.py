@@ -14,7 +14,6 @@ from dcray.config.counts import parse_count
 from dcray.config.run import RunConfig, field_names, later_wins, override
 from dcray.config.sections import batch_warning
 from dcray.errors import ConfigError, did_you_mean, plural
-from dcray.study.average import average_problems
 from dcray.study.axes import Axis, Range, Winners, parse_space
 from dcray.study.keep import counts_problem, length_problem
 from dcray.study.schema import (
@@ -183,8 +182,7 @@ class CellSpec:
         if not problems and not self.borrows:
             space = self.space(base.num_epochs, {})
             problems += self._space_problems(space, search)
-            found = _warmup_problems(space, base) + average_problems(space, base)
-            problems += [f"{self.where}: {one}" for one in found]
+            problems += [f"{self.where}: {one}" for one in _warmup_problems(space, base)]
         if problems:
             raise ConfigError(problems)
 
@@ -218,7 +216,7 @@ def _warmup_problems(space: Space, base: RunConfig) -> list[str]:
     for steps in values:
         run = override(base, {"num_epochs": space.rungs[0], "schedule.warmup_steps": steps})
         try:
-            run.resolved(vocab_size=1)
+            run.schedule.refuse_long_warmup(run.num_steps, run.num_epochs)
         except ConfigError as error:
             return list(error.problems)
     return []

@@ -50,8 +50,8 @@ def test_every_epoch_count_is_checked():
     with pytest.raises(ConfigError) as said:
         study_with({"kind": "ema", "tau_epochs": 6})
     assert [problem.split(", for")[0] for problem in said.value.problems] == [
-        "0.toml: recipes.ar: average.tau_epochs (6) must be at most num_epochs (4)",
-        "0.toml: recipes.ar: average.tau_epochs (6) must be at most num_epochs (5)",
+        "recipes.ar: average.tau_epochs (6) must be at most num_epochs (4)",
+        "recipes.ar: average.tau_epochs (6) must be at most num_epochs (5)",
     ]
     assert study_with({"kind": "ema", "tau_epochs": 20}, rungs=[32, 64])  # the default is 16 epochs
     axis = {"average.tau_epochs": [0.5, 4.5]}
@@ -62,6 +62,40 @@ def test_every_epoch_count_is_checked():
     both = {"average.kind": ["none", "ema"], "average.tau_epochs": [0.5, 1]}
     with pytest.raises(ConfigError, match=r'read only with average\.kind = "ema", got "none"'):
         study_with({"kind": "ema"}, **both)
+
+
+def study_beside(tau_epochs, **other):
+    """ar searches 20 and 40 epochs of 8k; `other`, of 8k or 16k, averages over tau_epochs."""
+    small = copy.deepcopy(MINI) | {"sizes": ["60k"], "budgets": ["8k"]}
+    small["recipes"] = {"ar": {"space": [{"num_epochs": [20, 40], "lr": [1e-3]}]}}
+    table = copy.deepcopy(MINI) | {"sizes": ["60k"]}
+    table["base"]["average"] = {"kind": "ema", "tau_epochs": tau_epochs}
+    table["recipes"] = other
+    return study_of(small, table | {"budgets": ["16k"] if "ar" in other else ["8k"]})
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"averaged": {"inherit": "toy:ar"}},
+        {"averaged": {"inherit": "between"}, "between": {"inherit": "toy:ar"}},
+        {"ar": {"space": [{"num_epochs": {"winners": ["8k"]}, "lr": [1e-3]}]}},
+    ],
+)
+def test_epochs_of_another_cell_s_winner_are_checked_too(other):
+    """The default of 16 epochs is none of theirs; 40 epochs would do, 20 would not."""
+    assert study_beside(18, **other)
+    with pytest.raises(ConfigError) as said:
+        study_beside(30, **other)
+    assert sorted(problem.split(", for")[0] for problem in said.value.problems) == [
+        f"recipes.{name}: average.tau_epochs (30) must be at most num_epochs (20)"
+        for name in sorted(other)
+    ]
+
+
+def test_epochs_of_a_recipe_s_own_replace_the_inherited_ones():
+    with pytest.raises(ConfigError, match=r"tau_epochs \(18\) must be at most num_epochs \(9\)"):
+        study_beside(18, averaged={"inherit": "toy:ar", "base": {"num_epochs": 9}})
 
 
 def test_kinds_and_times_are_axes():
