@@ -11,7 +11,7 @@ from dcray.objectives import Objective
 from dcray.optimizers import Optimizer
 
 BACKWARD = 2.0  # a backward pass costs two forward passes
-WEIGHT_BYTES = 4  # a parameter: its float32 weight; its gradient and each moment take as many
+WEIGHT_BYTES = 4  # a parameter: its float32 weight; gradient, moment and average take as many
 SCORING = 1.07  # time of a scoring over that of its FLOPs in a training step (on an H200)
 LAST_COST_FRAC, FEWEST = 0.01, 4  # validation if no best epoch is kept
 SHORT_SECONDS = 100.0  # a trial that trains longer loses less than 3 % of a GPU to its start
@@ -46,9 +46,9 @@ def training_flops(config: RunConfig) -> float:
 
 
 def validation_flops(config: RunConfig, num_rows: int) -> float:
-    """Compute the FLOPs of scoring `num_rows` validation rows once."""
+    """Compute the FLOPs of a validation on `num_rows` rows, which an average makes two scorings."""
     passes: float = config.objective.build().num_validation_passes
-    return passes * row_flops(config) * num_rows
+    return passes * row_flops(config) * num_rows * (2 if config.average.kept else 1)
 
 
 def final_flops(config: RunConfig, num_rows: int) -> float:
@@ -90,7 +90,7 @@ def validation_epochs(config: RunConfig, *, num_rows: int) -> set[int]:
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes on one device: weights, gradients and moments; activations of one micro-batch."""
+    """Bytes on a device: weights, gradients, moments, average; activations of a micro-batch."""
 
     state: float
     activations: float
@@ -123,11 +123,12 @@ def memory(config: RunConfig, *, world_size: int, microbatch_size: int, half: bo
 
 
 def checkpoint_bytes(config: RunConfig, vocab_size: int) -> int:
-    """Compute the bytes of a checkpoint: float32 weights, and what the optimizer keeps of them."""
+    """Compute the bytes of a checkpoint: weights, what the optimizer keeps of them, an average."""
     optimizer: Optimizer = config.optimizer.build()
     count = num_params(config.shape, vocab_size)
     matrices = sum(rows * columns for rows, columns in _matrices(config.shape))
-    return WEIGHT_BYTES * (count + optimizer.num_moments(matrices, count - matrices))
+    kept = count * (2 if config.average.kept else 1)
+    return WEIGHT_BYTES * (kept + optimizer.num_moments(matrices, count - matrices))
 
 
 def _matrices(shape: Shape) -> list[tuple[int, int]]:

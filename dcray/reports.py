@@ -42,6 +42,7 @@ class Outcome:
     earlier_seconds: float = 0.0  # of them, before this attempt
     val_loss: float | None = None
     val_loss_stderr: float | None = None  # by the draws of an objective that draws
+    val_loss_raw: float | None = None  # of the raw weights, if val_loss is their average's
     val_bpb: float | None = None
     best_epoch: int | None = None
     reason: str = ""

@@ -202,6 +202,7 @@ def _metrics(outcome: Outcome) -> dict[str, float]:
         "device_seconds": outcome.seconds,
         "val_bpb": outcome.val_bpb,
         "val_loss_stderr": outcome.val_loss_stderr,
+        "val_loss_raw": outcome.val_loss_raw,
         "peak_memory_bytes": outcome.peak_bytes,
         "best_epoch": outcome.best_epoch,
         "trained_tokens": outcome.trained_tokens,

@@ -12,7 +12,8 @@ from dcray.config.sections import OptimConfig
 from dcray.errors import ConfigError, did_you_mean, rule_of
 
 PLUGGED = {"objective": "objectives", "optimizer": "optimizers"}  # field: kind of plug-in
-NAMES = {path for field in PLUGGED for path in (field, f"{field}.name")}
+CHOICES = dict.fromkeys(PLUGGED, "name") | {"average": "kind"}  # field: what decides its options
+NAMES = {path for field, key in CHOICES.items() for path in (field, f"{field}.{key}")}
 
 
 class Plugged(BaseModel):

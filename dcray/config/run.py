@@ -13,7 +13,8 @@ from typing import Any
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from dcray.config.plugged import NAMES, PLUGGED, ObjectiveConfig, OptimizerConfig
+from dcray.config.average import AverageConfig
+from dcray.config.plugged import CHOICES, NAMES, PLUGGED, ObjectiveConfig, OptimizerConfig
 from dcray.config.sections import (
     DataConfig,
     Frozen,
@@ -49,6 +50,7 @@ class RunConfig(Frozen):
     optim: OptimConfig = OptimConfig()
     schedule: ScheduleConfig = ScheduleConfig()
     data: DataConfig = DataConfig()
+    average: AverageConfig = AverageConfig()
     validation: ValidationConfig = ValidationConfig()
     runtime: RuntimeConfig = RuntimeConfig()
 
@@ -133,8 +135,9 @@ class RunConfig(Frozen):
         """Return the configuration with vocabulary, warm-up and validation share written out.
 
         longest_epochs: of the run that sets the warm-up, else num_epochs. Raises ConfigError if a
-        given warm-up is too long.
+        given warm-up or an average is too long.
         """
+        self.average.refuse_longer(self.num_epochs)
         schedule, validation = self.schedule, self.validation
         if validation.max_cost_frac is None and self.objective.build().keeps_best:
             validation = validation.model_copy(update={"max_cost_frac": BEST_COST_FRAC})
@@ -142,7 +145,7 @@ class RunConfig(Frozen):
             steps = self.warmup_steps(longest_epochs or self.num_epochs)
             schedule = schedule.model_copy(update={"warmup_steps": steps})
         else:
-            self._refuse_long_warmup(schedule.warmup_steps)
+            schedule.refuse_long_warmup(self.num_steps, self.num_epochs)
         model = self.model.model_copy(update={"vocab_size": vocab_size})
         found = {"schedule": schedule, "model": model, "validation": validation}
         return self.model_copy(update=found)
@@ -152,20 +155,13 @@ class RunConfig(Frozen):
         run = self.model_copy(update={"num_epochs": num_epochs})
         return max(1, round(self.schedule.warmup_frac * run.num_steps))
 
-    def _refuse_long_warmup(self, steps: int) -> None:
-        """Raise ConfigError if the learning rate would still rise when its decay is due."""
-        decay_frac = self.schedule.decay_frac if self.schedule.kind == "wsd" else 0.0
-        decays_at = round((1 - decay_frac) * self.num_steps)
-        if steps > max(1, decays_at):
-            raise ConfigError(
-                f"schedule.warmup_steps ({steps:,}) must end before the decay begins, at step "
-                f"{decays_at:,} of {self.num_steps:,} (num_epochs = {self.num_epochs}): lower it, "
-                "or leave it out and schedule.warmup_frac gives it"
-            )
-
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON types, from which RunConfig.model_validate gives the same value."""
-        return self.model_dump(mode="json")
+        """Return plain JSON types, from which RunConfig.model_validate gives the same value.
+
+        An average is among them only if one is kept, with its own fields.
+        """
+        tree, average = self.model_dump(mode="json", exclude={"average"}), self.average.fields()
+        return tree | ({"average": average} if average else {})
 
     def identity(self, reads: str) -> str:
         """Hash the configuration and what it reads (Corpus.reads): 16 hex digits.
@@ -215,8 +211,8 @@ def override(base: RunConfig, changes: Mapping[str, Any]) -> RunConfig:
 def later_wins(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Merge several sets of changes field by field; the last set that names a field decides it.
 
-    A size replaces the shape of earlier sets; another objective or optimizer drops the options of
-    earlier ones.
+    A size replaces the shape of earlier sets; another objective, optimizer or kind of average drops
+    the options of earlier ones.
     """
     changes: dict[str, Any] = {}
     for part in parts:
@@ -224,9 +220,9 @@ def later_wins(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         named = dict(flat)
         if "size" in named:
             changes = {k: v for k, v in changes.items() if not k.startswith("size.")}
-        for field in PLUGGED:
-            name = named.get(f"{field}.name", named.get(field))
-            before = changes.get(f"{field}.name", changes.get(field))
+        for field, key in CHOICES.items():
+            name = named.get(f"{field}.{key}", named.get(field))
+            before = changes.get(f"{field}.{key}", changes.get(field))
             if name is not None and before not in (None, name):
                 changes = {k: v for k, v in changes.items() if k.split(".")[0] != field}
         for path, value in flat:
@@ -263,8 +259,9 @@ def _put(tree: dict[str, Any], path: str, value: Any) -> str | None:
     *parents, leaf = path.split(".")
     field = path.split(".")[0]
     if path in NAMES:
-        if value != tree[field]["name"]:
-            tree[field] = {"name": value}  # another plug-in's options do not carry over
+        key = CHOICES[field]
+        if value != tree[field][key]:
+            tree[field] = {key: value}  # another choice's options do not carry over
         return None
     if parents == ["size"]:
         if leaf not in ShapeConfig.model_fields:

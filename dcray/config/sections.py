@@ -18,6 +18,7 @@ from pydantic import (
 )
 
 from dcray.config.counts import parse_count
+from dcray.errors import ConfigError
 
 ABSURD_NATS = 100.0  # no language model is worse: a uniform one over 2^144 ids would be
 
@@ -136,6 +137,16 @@ class ScheduleConfig(Frozen):
                 f"got {self.warmup_frac} + {self.decay_frac}"
             )
         return self
+
+    def refuse_long_warmup(self, num_steps: int, num_epochs: int) -> None:
+        """Raise ConfigError if the learning rate would still rise when its decay is due."""
+        decays_at = round((1 - (self.decay_frac if self.kind == "wsd" else 0.0)) * num_steps)
+        if self.warmup_steps is not None and self.warmup_steps > max(1, decays_at):
+            raise ConfigError(
+                f"schedule.warmup_steps ({self.warmup_steps:,}) must end before the decay begins, "
+                f"at step {decays_at:,} of {num_steps:,} (num_epochs = {num_epochs}): lower it, "
+                "or leave it out and schedule.warmup_frac gives it"
+            )
 
 
 class DataConfig(Frozen):

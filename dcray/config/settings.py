@@ -17,17 +17,18 @@ COLUMNS = {  # columns of the record that have a name of their own: the field
     "schedule": "schedule.kind",
     "dropout": "model.dropout",
 }
-SHORT = {"schedule.kind": "schedule"}
+SHORT = {"schedule.kind": "schedule", "average.kind": "average"}
 
 
 def settings_of(config: RunConfig, axes: Iterable[str] = ()) -> dict[str, Any]:
-    """Collect the settings of a configuration: its plug-ins' options, COLUMNS, and these axes.
+    """Collect the settings of a configuration: options of plug-ins, the average, COLUMNS and axes.
 
     An axis that the configuration does not have (another objective's option) is left out.
     """
-    tree = config.to_dict()
+    tree = config.model_dump(mode="json")
     options = [f"{field}.{name}" for field in PLUGGED for name in tree[field] if name != "name"]
-    names = dict.fromkeys([*options, *COLUMNS.values(), *axes])
+    averaged = [f"average.{name}" for name in config.average.fields()]
+    names = dict.fromkeys([*options, *averaged, *COLUMNS.values(), *axes])
     found = {name: _leaf(tree, name.split(".")) for name in names}
     return {name: value for name, value in found.items() if value is not None}
 

@@ -104,6 +104,7 @@ def columns(config: RunConfig) -> dict[str, Any]:
     return {
         **_named("objective", config.objective),
         **_named("optimizer", config.optimizer),
+        **{f"average.{name}": value for name, value in config.average.fields().items()},
         "num_epochs": config.num_epochs,
         "weight_decay": config.optim.weight_decay,
         "lr": config.optim.lr,

@@ -10,7 +10,7 @@ from dcray.config.run import RunConfig
 from dcray.config.sections import rows_in
 from dcray.corpus.manifest import Corpus
 from dcray.errors import ConfigError
-from dcray.train.schedule import fork_step
+from dcray.train.schedule import fork_step, last_shared_step
 from dcray.types import Cell, RunKey, RunSpec
 
 
@@ -123,19 +123,23 @@ def branch_runs(
     longest_epochs: int,
     axes: tuple[str, ...] = (),
 ) -> list[RunSpec]:
-    """Build the branches of one trunk, one for each epoch count."""
+    """Build the branches of one trunk, one for each epoch count.
+
+    Each starts from the newest fork of the shorter ones that `last_shared_step` allows.
+    """
     specs: list[RunSpec] = []
-    name, before = "", 0
+    name, forks = "", [0]
     for number, epochs in enumerate(rungs):
         branch = config.model_copy(update={"num_epochs": epochs})
         plain = plain_run(
             branch, cell, found, longest_epochs=longest_epochs, kind="branch", axes=axes
         )
         name = name or f"{cell.name}_{plain.key.config_hash}_seed{config.seed}_trunk"
+        first = max(fork for fork in forks if fork <= last_shared_step(plain.config))
         specs.append(
-            replace(plain, trunk=name, save_at_fork=number + 1 < len(rungs), forked_from=before)
+            replace(plain, trunk=name, save_at_fork=number + 1 < len(rungs), forked_from=first)
         )
-        before = fork_step(plain.config.num_steps, plain.config.schedule)
+        forks.append(fork_step(plain.config.num_steps, plain.config.schedule))
     return specs
 
 

@@ -218,7 +218,7 @@ def _warmup_problems(space: Space, base: RunConfig) -> list[str]:
     for steps in values:
         run = override(base, {"num_epochs": space.rungs[0], "schedule.warmup_steps": steps})
         try:
-            run.resolved(vocab_size=1)
+            run.schedule.refuse_long_warmup(run.num_steps, run.num_epochs)
         except ConfigError as error:
             return list(error.problems)
     return []
@@ -228,7 +228,7 @@ def value_of(name: str, config: RunConfig) -> Any:
     """Return the value of a configuration on an axis (tau to 3 significant digits)."""
     if name == "tau":
         return float(f"{config.tau:.3g}")
-    node: Any = config.to_dict()
+    node: Any = config.model_dump(mode="json")
     for part in SHORT.get(name, name).split("."):
         node = node[part]
     return node

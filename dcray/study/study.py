@@ -8,6 +8,7 @@ from pathlib import Path
 
 from dcray.config.counts import count_label, parse_count
 from dcray.errors import ConfigError, did_you_mean
+from dcray.study.average import refuse_long_averages
 from dcray.study.schema import StudyFile, read_study
 from dcray.study.spec import CellSpec
 from dcray.types import Cell
@@ -59,6 +60,7 @@ class Study:
             raise ConfigError(list(dict.fromkeys(problems)))
         _set_neighbors(cell_specs)
         _refuse_circles(cell_specs, ", ".join(path.name for path in paths))
+        refuse_long_averages(cell_specs)
         return cls(first.study, first.corpus, first.seed, tuple(cell_specs.values()), tuple(paths))
 
     def select(

@@ -17,13 +17,14 @@ from dcray.corpus.order import Order, tee_ids
 from dcray.corpus.validation_rows import ValidationRows
 from dcray.cost import validation_epochs
 from dcray.reports import Outcome, Point, Report
+from dcray.train.average import build_average, in_place
 from dcray.train.checkpoint.manager import Checkpoints
 from dcray.train.evaluate import FINAL_DRAW, Evaluation, evaluate
 from dcray.train.optim import build_optimizer
 from dcray.train.reporting.clock import ReportClock
 from dcray.train.reporting.metrics import Meter
 from dcray.train.reporting.progress import Progress
-from dcray.train.schedule import fork_step, lr_factor
+from dcray.train.schedule import average_share, fork_step, lr_factor
 from dcray.train.shard import RankContext, blank_model, init_weights
 from dcray.train.step import StepSums
 from dcray.train.steps import build_steps
@@ -71,6 +72,7 @@ class _Run:
     def _build(self) -> None:
         self.model = blank_model(self.config, self.place)
         self.optimizer = build_optimizer(self.model, self.config)
+        self.average = build_average(self.model, self.config)
         self.stepper = build_steps(
             self.model,
             self.optimizer,
@@ -79,12 +81,13 @@ class _Run:
             self.place,
             microbatch_size=self.microbatch_size,
             mask_id=self.data.mask_id,
+            average=self.average,
         )
 
     def restore(self) -> None:
         """Restore the newest checkpoint that can be read, else draw initial weights."""
         held = self.checkpoints
-        state = held.load(self.model, self.optimizer) if held else None
+        state = held.load(self.model, self.optimizer, self.average) if held else None
         self.notes = tuple(held.damaged) if held else ()
         if state is None:
             if self.notes:  # what could not be read may have left half of itself
@@ -112,7 +115,8 @@ class _Run:
         for step, rows in zip(range(first, num_steps), rows_of_steps, strict=True):
             lr = config.optim.lr * lr_factor(step, num_steps, config.schedule)
             tokens = self._tokens_seen(step + 1) - self._tokens_seen(step)
-            sums = self.stepper.train(next(slices), rows, lr=lr, tokens=tokens)
+            share = average_share(step + 1, config)
+            sums = self.stepper.train(next(slices), rows, lr=lr, tokens=tokens, share=share)
             self._count(sums, tokens, lr)
             done = self.progress.step
             if self.validation_epochs & {*self.order.epochs_ended(done)} or done == num_steps:
@@ -140,7 +144,8 @@ class _Run:
             final = self._evaluate(self.objective.final(), FINAL_DRAW)
             loss, bpb, stderr = final.loss, final.bpb, final.stderr
         found = {"val_loss": loss, "val_loss_stderr": stderr, "val_bpb": bpb}
-        return self._outcome("complete", best_epoch=best_epoch, **found)
+        raw = None if best_epoch else progress.raw_loss
+        return self._outcome("complete", best_epoch=best_epoch, val_loss_raw=raw, **found)
 
     def _count(self, sums: StepSums, tokens: int, lr: float) -> None:
         """Count a step of `tokens` targets, and close the point of the curve that it ends."""
@@ -160,9 +165,12 @@ class _Run:
         self.place.wait()  # steps still under way are training time
         progress = self.progress
         with self.clock.aside():
-            result = self._evaluate(self.objective, progress.step)
+            with in_place(self.average):  # the average is what counts, if one is kept
+                result = self._evaluate(self.objective, progress.step)
             progress.last = (progress.step, result.loss, result.bpb)
             values = {"val/loss": result.loss}
+            if self.average is not None:
+                values["val/raw_loss"] = self._evaluate(self.objective, progress.step).loss
             if result.bpb is not None:
                 values["val/bpb"] = result.bpb
             seen = self._tokens_seen(progress.step)
@@ -174,7 +182,8 @@ class _Run:
             progress.best_loss = result.loss
             progress.best_epoch = self.order.rows_after(progress.step) // self.config.usable_rows
             if self.checkpoints is not None:
-                self.checkpoints.save_best(self.model, {"step": progress.step})
+                with in_place(self.average):
+                    self.checkpoints.save_best(self.model, {"step": progress.step})
         return None
 
     def _evaluate(self, objective: Any, draw: int) -> Evaluation:
@@ -215,11 +224,11 @@ class _Run:
 
     def _keep(self, held: Checkpoints, *, due: bool) -> None:
         """Save the trunk's state at its fork, then an own checkpoint if one is due."""
-        step = self.progress.step
+        step, parts = self.progress.step, (self.model, self.optimizer)
         if step == self.fork:
-            held.save_fork(self.model, self.optimizer, self._state(), step=step)
+            held.save_fork(*parts, self._state(), step=step, average=self.average)
         if due:
-            held.save(self.model, self.optimizer, self._state(), step=step)
+            held.save(*parts, self._state(), step=step, average=self.average)
             self.clock.saved()
 
     def _state(self) -> dict[str, Any]:

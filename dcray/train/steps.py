@@ -15,6 +15,7 @@ from dcray.model.transformer import Transformer
 from dcray.objectives import Objective
 from dcray.optimizers import Optimizer
 from dcray.rng import keyed
+from dcray.train.average import Average
 from dcray.train.batching import HostBatch, batch_of, microbatches
 from dcray.train.evaluate import Score, score_plainly, sums_of
 from dcray.train.launch.graphed import CudaGraphs, GraphedFunction, Graphs
@@ -28,8 +29,13 @@ from dcray.train.step import StepSums, device_step, train_step
 class Steps(Protocol):
     """The interface that the loop uses: optimizer steps, and the score of validation batches."""
 
-    def train(self, part: Slice, rows: NDArray[Any], *, lr: float, tokens: int) -> StepSums:
-        """Take one step over this rank's rows; `tokens`: targets of the whole batch, all ranks."""
+    def train(
+        self, part: Slice, rows: NDArray[Any], *, lr: float, tokens: int, share: float
+    ) -> StepSums:
+        """Take one step over this rank's rows; `tokens`: targets of the whole batch, all ranks.
+
+        share: of the new weights in their average, if one is kept.
+        """
         ...
 
     def scorer(self, objective: Objective) -> Score:
@@ -50,13 +56,14 @@ def build_steps(
     *,
     microbatch_size: int,
     mask_id: int,
+    average: Average | None = None,
 ) -> Steps:
-    """Build the steps of a run on this rank."""
+    """Build the steps of a run on this rank; each also updates `average`, if there is one."""
     run = model, optimizer, objective, config
+    more: Any = {"microbatch_size": microbatch_size, "mask_id": mask_id, "average": average}
     if place.device.type != "cuda" or place.mesh is not None:
-        return PlainSteps(*run, place, microbatch_size=microbatch_size, mask_id=mask_id)
-    graphs = CudaGraphs()
-    return DeviceSteps(*run, place, graphs, microbatch_size=microbatch_size, mask_id=mask_id)
+        return PlainSteps(*run, place, **more)
+    return DeviceSteps(*run, place, CudaGraphs(), **more)
 
 
 class PlainSteps:
@@ -72,12 +79,15 @@ class PlainSteps:
         *,
         microbatch_size: int,
         mask_id: int,
+        average: Average | None = None,
     ) -> None:
         self.model, self.optimizer, self.objective = model, optimizer, objective
-        self.config, self.place = config, place
+        self.config, self.place, self.average = config, place, average
         self.microbatch_size, self.mask_id = microbatch_size, mask_id
 
-    def train(self, part: Slice, rows: NDArray[Any], *, lr: float, tokens: int) -> StepSums:
+    def train(
+        self, part: Slice, rows: NDArray[Any], *, lr: float, tokens: int, share: float
+    ) -> StepSums:
         set_lr(self.optimizer, lr)
         batches = microbatches(
             part,
@@ -87,7 +97,7 @@ class PlainSteps:
             seed=self.config.seed,
             mask_id=self.mask_id,
         )
-        return train_step(
+        sums = train_step(
             self.model,
             self.optimizer,
             self.objective,
@@ -96,6 +106,9 @@ class PlainSteps:
             world_size=self.place.world_size,
             max_grad_norm=self.config.optim.max_grad_norm,
         )
+        if self.average is not None:
+            self.average.update(share)
+        return sums
 
     def scorer(self, objective: Objective) -> Score:
         return score_plainly(self.model, objective, self.place.device, self.mask_id)
@@ -108,7 +121,7 @@ class DeviceSteps:
     """Steps of one device alone that read fixed buffers, so that they can become graphs.
 
     All that changes from step to step is in the buffers: rows, keys, the learning rate, the number
-    of targets. A last step of fewer micro-batches is launched as it is.
+    of targets, the share in an average. A last step of fewer micro-batches is launched as it is.
     """
 
     def __init__(
@@ -122,15 +135,19 @@ class DeviceSteps:
         *,
         microbatch_size: int,
         mask_id: int,
+        average: Average | None = None,
     ) -> None:
         self.model, self.optimizer, self.objective = model, optimizer, objective
-        self.config, self.place, self.graphs = config, place, graphs
+        self.config, self.place, self.graphs, self.average = config, place, graphs, average
         self.size, self.mask_id = microbatch_size, mask_id
         halved = model.dtype.itemsize < model.embed.weight.dtype.itemsize
         self.halves = LowPrecisionWeights(model, model.dtype) if halved else None
         self.count = -(-config.batch_size // microbatch_size)  # micro-batches of a whole step
-        fields = {"lr": (torch.float32, ()), "step_tokens": (torch.float64, ())}
-        self.mail = StagingBuffer(fields | self._row_fields(self.count * self.size), place.device)
+        fields: Fields = {"lr": (torch.float32, ()), "step_tokens": (torch.float64, ())}
+        if average is not None:
+            fields = {**fields, "share": (average.dtype, ())}
+        rows = self._row_fields(self.count * self.size)
+        self.mail = StagingBuffer({**fields, **rows}, place.device)
         self._names: tuple[str, ...] = ()
         self._weights: dict[str, float] = {}
         self.plugin: Optimizer = config.optimizer.build()
@@ -138,10 +155,13 @@ class DeviceSteps:
         self._step = GraphedFunction(partial(self._train, self.count), graphs, capture=capture)
         self._scorers: list[tuple[Objective, _Scorer]] = []
 
-    def train(self, part: Slice, rows: NDArray[Any], *, lr: float, tokens: int) -> StepSums:
+    def train(
+        self, part: Slice, rows: NDArray[Any], *, lr: float, tokens: int, share: float
+    ) -> StepSums:
         set_lr(self.optimizer, lr)  # for the record: the step reads the buffer
         keys = keyed.row_keys(self.config.seed, part.epochs, part.row_ids)
-        self.mail.send(lr=lr, step_tokens=tokens, tokens=rows, real=part.real, keys=keys)
+        shares = {} if self.average is None else {"share": share}
+        self.mail.send(lr=lr, step_tokens=tokens, tokens=rows, real=part.real, keys=keys, **shares)
         count = len(part) // self.size
         sums = self._step() if count == self.count else self._train(count)
         *nats, norm = sums.unbind()
@@ -176,6 +196,8 @@ class DeviceSteps:
             max_grad_norm=self.config.optim.max_grad_norm,
             halves=self.halves,
         )
+        if self.average is not None:
+            self.average.update(fields["share"])
         self._names, self._weights = tuple(sums.nats), sums.weights
         return torch.stack([*sums.nats.values(), sums.grad_norm.double()])
 

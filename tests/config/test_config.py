@@ -59,6 +59,9 @@ CHANGES = {
     "data.order": ("paper", PAPER_ROWS),
     "data.paper_unit": (32, PAPER_ROWS | {"data.order": "paper"}),
     "data.val_tokens": (5_000, {}),
+    "average.kind": ("ema", {}),
+    "average.tau_epochs": (0.25, {"average.kind": "ema"}),
+    "average.last_frac": (0.5, {"average.kind": "mean"}),
     "validation.epochs": ("end", {}),
     "validation.max_cost_frac": (0.5, {}),
     "runtime.workers": (2, {}),
@@ -254,6 +257,13 @@ def test_all_problems_at_once():
         ({"runtime.workers": 0}, "runtime.workers must be at least 1; or must be 'auto', got 0"),
         ({"validation.epochs": [3, 1]}, "validation.epochs must rise, got [3, 1]"),
         ({"schedule.warmup_frac": 0.95}, "must be <= 1, got 0.95 + 0.1"),
+        ({"average.kind": "emma"}, "average.kind must be one of 'none', 'ema' or 'mean', got"),
+        ({"average": "ema"}, '"average" is not a field (did you mean "average.kind"?)'),
+        ({"average.tau_epochs": 1}, 'only with average.kind = "ema", got "none": set that kind,'),
+        ({"average": {"kind": "ema", "last_frac": 0.2}}, 'average.kind = "mean", got "ema": set'),
+        ({"average": {"kind": "ema", "tau_epochs": 0}}, "average.tau_epochs must be above 0, got"),
+        ({"average": {"kind": "mean", "last_frac": 0}}, "average.last_frac must be above 0, got 0"),
+        ({"average": {"kind": "mean", "last_frac": 1.5}}, "average.last_frac must be at most 1,"),
         ({"data.order": "paper"}, "set data.row_stride = 2049, got None"),
         ({"data.paper_unit": 3}, 'only under data.order = "paper"'),
         ({"data.row_stride": 7}, "data.row_stride must be data.seq_len (2048) or one more, got 7"),
@@ -367,6 +377,43 @@ def test_a_later_size_or_objective_replaces_what_was_said_of_an_earlier_one():
     assert back == override(BASE, {"optim.lr": 3e-3})  # "optim" is no part of "optimizer"
     both = override(BASE, later_wins([muon, mir]))
     assert (both.optimizer.build().momentum, both.objective.build().weight) == (0.7, 0.7)
+
+
+def test_an_average_is_complete_and_another_kind_drops_its_field():
+    """By table or by names, in one set of changes or in several that are merged."""
+    ema = override(BASE, {"average": {"kind": "ema", "tau_epochs": 0.25}})
+    assert ema == override(BASE, {"average.tau_epochs": 0.25, "average.kind": "ema"})
+    assert ema.to_dict()["average"] == {"kind": "ema", "tau_epochs": 0.25}
+    assert override(BASE, {"average.kind": "ema"}).average.tau_epochs == 0.5
+    assert override(BASE, {"average.kind": "mean"}).average.last_frac == 0.2
+    assert override(ema, {"average.kind": "ema"}) == ema  # the same kind keeps it
+    mean = override(ema, {"average.kind": "mean"})
+    assert mean.to_dict()["average"] == {"kind": "mean", "last_frac": 0.2}
+    written = [{"average": {"kind": "ema", "tau_epochs": 0.25}}, {"average": {"kind": "mean"}}]
+    assert override(BASE, later_wins(written)) == mean
+    assert override(BASE, later_wins([*written, {"average.last_frac": 0.5}])).average.last_frac == (
+        0.5
+    )
+    assert override(ema, {"average.kind": "none"}) == BASE
+
+
+def test_without_an_average_a_configuration_is_written_as_before_there_was_one():
+    """Its hash too: the one of commit 994de38."""
+    resolved = BASE.resolved(vocab_size=500)
+    assert "average" not in resolved.to_dict()
+    assert resolved.identity("x") == "32d6ef40b9335f78"
+
+
+def test_an_average_longer_than_the_run_is_refused():
+    config = override(BASE, {"average.kind": "ema", "average.tau_epochs": 3, "num_epochs": 3})
+    assert config.resolved(vocab_size=500).average.tau_epochs == 3
+    with pytest.raises(ConfigError) as said:
+        override(config, {"num_epochs": 2}).resolved(vocab_size=500)
+    (sentence,) = said.value.problems
+    assert sentence == (
+        "average.tau_epochs (3) must be at most num_epochs (2), for the average would be longer "
+        "than the run: lower it, or train longer"
+    )
 
 
 @given(st.integers(1, 10**13))

@@ -220,8 +220,9 @@ def outcome_line(ended: RunResult) -> str:
         return f"{name}: {_how(ended)}"
     bpb = "" if ended.val_bpb is None else f", {ended.val_bpb:.4f} bits per byte"
     how = "already on record" if ended.state == "answered" else "done"
-    bound = bound_text(ended.spec)
-    return f"{name}: {how}, val loss {ended.val_loss:.4f} nats per token{bound}{bpb}"
+    raw = ended.metrics.get("val_loss_raw")
+    beside = bound_text(ended.spec) + ("" if raw is None else f" (raw weights {raw:.4f})")
+    return f"{name}: {how}, val loss {ended.val_loss:.4f} nats per token{beside}{bpb}"
 
 
 def _how(ended: RunResult) -> str:

@@ -29,9 +29,10 @@ from torch.optim import Optimizer
 
 from dcray.config.run import RunConfig
 from dcray.errors import ConfigError, first_line
+from dcray.train.average import Average
 from dcray.train.checkpoint.metadata import FORMAT, check_same, read_meta
 from dcray.train.checkpoint.writer import Saver, settle_renames, unwrapped
-from dcray.train.schedule import fork_step
+from dcray.train.schedule import fork_step, last_shared_step
 from dcray.train.shard import RankContext
 
 BEST = "best"
@@ -80,7 +81,13 @@ class Checkpoints:
             self._saver.close()
 
     def save(
-        self, model: nn.Module, optimizer: Optimizer, progress: Mapping[str, Any], *, step: int
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        progress: Mapping[str, Any],
+        *,
+        step: int,
+        average: Average | None = None,
     ) -> None:
         """Write `step-N` and drop the oldest beyond `keep`. An interrupted save leaves nothing."""
 
@@ -88,21 +95,30 @@ class Checkpoints:
             for old in steps_in(self.folder)[: -self.keep]:
                 shutil.rmtree(old, ignore_errors=True)
 
-        state = _whole_state(model, optimizer)
+        state = _whole_state(model, optimizer, average)
         self._write(self.folder / _step(step), state, progress, after=drop_old)
 
     def save_fork(
-        self, model: nn.Module, optimizer: Optimizer, progress: Mapping[str, Any], *, step: int
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        progress: Mapping[str, Any],
+        *,
+        step: int,
+        average: Average | None = None,
     ) -> None:
         """Write the state at the fork to the trunk's folder, if a longer branch may follow."""
         if self.trunk is None or not self.save_at_fork:
             return
-        self._write(self.trunk / _step(step), _whole_state(model, optimizer), progress)
+        self._write(self.trunk / _step(step), _whole_state(model, optimizer, average), progress)
 
-    def load(self, model: nn.Module, optimizer: Optimizer) -> dict[str, Any] | None:
-        """Restore the newest intact checkpoint into model and optimizer; its progress, or None.
+    def load(
+        self, model: nn.Module, optimizer: Optimizer, average: Average | None = None
+    ) -> dict[str, Any] | None:
+        """Restore the newest intact checkpoint into what is given; its progress, or None.
 
-        The trunk's state at a fork counts too, as long as this run's decay has not begun there.
+        The trunk's state at a fork counts too, up to `last_shared_step`: this run's decay has not
+        begun there, nor its mean.
         `damaged` then names those that could not be read: if all of them, model and optimizer may
         hold half of one and must be built anew.
         """
@@ -117,17 +133,19 @@ class Checkpoints:
             if path is None:
                 return None
             try:
-                return self._load(path, model, optimizer)
+                return self._load(path, model, optimizer, average)
             except DAMAGE as error:
                 if isinstance(error, ConfigError) or not _is_damage(error):
                     raise
                 self._put_aside(path, error)
 
-    def _load(self, path: Path, model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
+    def _load(
+        self, path: Path, model: nn.Module, optimizer: Optimizer, average: Average | None
+    ) -> dict[str, Any]:
         meta, ours = read_meta(path), path.parent == self.folder
         check_same(meta["config"], self.config, path, but=() if ours else TRUNK_FREE)
-        state = _whole_state(model, optimizer)
-        self._read(path, state)
+        state = _whole_state(model, optimizer, average)
+        self._read(path, state)  # the tensors of the average themselves are filled
         set_state_dict(
             model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optim"]
         )
@@ -183,7 +201,8 @@ class Checkpoints:
     def _newest(self) -> Path | None:
         found = steps_in(self.folder)
         if self.trunk is not None:
-            found += [path for path in steps_in(self.trunk) if path.name <= self._own_fork]
+            last = _step(last_shared_step(self.config))
+            found += [path for path in steps_in(self.trunk) if path.name <= last]
         return max(found, key=lambda path: (path.name, path.parent == self.folder), default=None)
 
     def _write(
@@ -198,10 +217,11 @@ class Checkpoints:
         self._saver.begin(target, state, meta, after=after)
 
 
-def _whole_state(model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
-    """Return weights and moments, this rank's share."""
+def _whole_state(model: nn.Module, optimizer: Optimizer, average: Average | None) -> dict[str, Any]:
+    """Return weights, moments and the average if one is kept, this rank's share."""
     weights, moments = get_state_dict(model, optimizer)
-    return {"model": weights, "optim": moments}
+    state = {"model": weights, "optim": moments}
+    return state if average is None else state | {"average": average.tensors}
 
 
 def _is_damage(error: BaseException) -> bool:

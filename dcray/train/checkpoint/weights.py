@@ -39,6 +39,7 @@ def load_weights(
 ) -> tuple[RunConfig, Transformer]:
     """Load a checkpoint's configuration and model, for evaluation alone, without the moments.
 
+    The weights are their average, if the run keeps one; that is what its best epoch holds too.
     precision: "float32", "bfloat16", or "auto", as in training. Raises ConfigError if a file is
     damaged, or its configuration cannot be built here.
     """
@@ -51,10 +52,11 @@ def load_weights(
         ) from None
     config = override(saved, {"runtime.precision": precision, "runtime.compile": compiled})
     model = blank_model(config, RankContext(device))
-    state = {"model": model.state_dict()}
+    part = "average" if config.average.kept and path.name != BEST else "model"
+    state = {part: model.state_dict()}
     try:
         unwrapped(state_dict_loader.load, state, checkpoint_id=str(path), no_dist=True)
     except RuntimeError as error:
         raise ConfigError(f"the checkpoint {path} cannot be read: {error}") from None
-    model.load_state_dict(state["model"])
+    model.load_state_dict(state[part])
     return config, model.eval().requires_grad_(False)

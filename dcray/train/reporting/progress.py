@@ -19,3 +19,9 @@ class Progress:
     best_loss: float = math.inf
     best_epoch: int | None = None
     last: tuple[int, float, float | None] | None = None  # step, val_loss, val_bpb
+
+    @property
+    def raw_loss(self) -> float | None:
+        """Return the last loss of the raw weights; None if no average is kept beside them."""
+        found = [point.values.get("val/raw_loss") for point in self.points]
+        return next((loss for loss in reversed(found) if loss is not None), None)
