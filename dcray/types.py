@@ -14,6 +14,7 @@ from dcray.config.sections import RuntimeConfig
 from dcray.config.settings import settings_of
 from dcray.cost import training_flops
 from dcray.errors import ConfigError
+from dcray.objectives import no_ensemble
 from dcray.reports import Outcome, Report
 
 KINDS = ("run", "branch", "confirmation")
@@ -109,6 +110,11 @@ class RunSpec:
         """Compute the exact training FLOPs of what the run trains itself, without its trunk."""
         steps = self.config.num_steps
         return training_flops(self.config) * (steps - self.forked_from) / steps
+
+    @property
+    def keeps_nats(self) -> bool:
+        """Tell whether the run keeps its nats of validation targets: it may join an ensemble."""
+        return self.key.kind == "confirmation" and not no_ensemble(self.config.objective.build())
 
     @property
     def run(self) -> RunConfig:

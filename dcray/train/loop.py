@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import nn
 
 from dcray.config.run import RunConfig
 from dcray.corpus.order import Order, tee_ids
@@ -53,8 +54,10 @@ class _Run:
         report: Callable[[Report], None],
         checkpoints: Checkpoints | None,
         should_stop: Callable[[], bool],
+        on_result: Callable[[nn.Module], None],
     ) -> None:
         self.config, self.data, self.place, self.report = config, data, place, report
+        self.on_result = on_result
         self.microbatch_size, self.checkpoints = microbatch_size, checkpoints
         self.should_stop = should_stop
         self.objective = config.objective.build()
@@ -139,6 +142,8 @@ class _Run:
             self.checkpoints.load_best(self.model)
             final = self._evaluate(self.objective.final(), FINAL_DRAW)
             loss, bpb, stderr = final.loss, final.bpb, final.stderr
+        self.stepper.scorer(self.objective)  # from here on the model computes with these weights
+        self.on_result(self.model)
         found = {"val_loss": loss, "val_loss_stderr": stderr, "val_bpb": bpb}
         return self._outcome("complete", best_epoch=best_epoch, **found)
 
@@ -263,10 +268,12 @@ def train(
     report: Callable[[Report], None],
     checkpoints: Checkpoints | None = None,
     should_stop: Callable[[], bool] = lambda: False,
+    on_result: Callable[[nn.Module], None] = lambda model: None,
 ) -> Outcome:
     """Train a resolved configuration, from its newest checkpoint if there is one.
 
     Every rank calls it with the same configuration; `report` is called equally often on each.
+    on_result: is called on every rank with the model whose loss is the result, if there is one.
     """
     with place.own_stream(), checkpoints or nullcontext():
         run = _Run(
@@ -277,6 +284,7 @@ def train(
             report=report,
             checkpoints=checkpoints,
             should_stop=should_stop,
+            on_result=on_result,
         )
         try:
             run.restore()
