@@ -121,17 +121,31 @@ def columns(config: RunConfig) -> dict[str, Any]:
 
 
 def _tags(one: RunSpec, machine: Machine) -> dict[str, Any]:
-    config, run = one.config, one.run
-    return {
-        "objective": config.objective.name,
-        "objective_source": plugins.source_hash("objectives", config.objective.name),
-        "budget": count_label(one.key.cell.unique_tokens),
-        "bound": config.objective.build().bound,
+    run = one.run
+    if one.members:
+        return _shared_tags(one) | {
+            "device_type": "none",
+            "world_size": 1,  # its device_seconds are of all devices of all members
+            "ensemble": len(one.members),
+            "members": ",".join(key.name for key in one.members),
+        }
+    return _shared_tags(one) | {
         "device": machine.gpu_name if run.runtime.device == "cuda" else machine.cpu_name,
         "device_type": run.runtime.device,
         "threads": run.runtime.threads,
         "world_size": run.runtime.workers,
         "microbatch_size": run.runtime.microbatch_size,
-        "corpus_hash": one.reads,
         "trunk": one.trunk,
+    }
+
+
+def _shared_tags(one: RunSpec) -> dict[str, Any]:
+    """Return what the record says of every result, trained or computed."""
+    config = one.config
+    return {
+        "objective": config.objective.name,
+        "objective_source": plugins.source_hash("objectives", config.objective.name),
+        "budget": count_label(one.key.cell.unique_tokens),
+        "bound": config.objective.build().bound,
+        "corpus_hash": one.reads,
     }

@@ -63,6 +63,7 @@ def cell_line(study: StudyState, cell: Cell) -> CellSummary:
     known = study.known.get(cell, {})
     search = study.searches[cell]
     best = search.best(known)  # also for a cell that waits: its result from before
+    best = best or (state.winner.result if state.winner else None)
     wd = best.weight_decay if best else None
     return CellSummary(
         cell,
@@ -126,7 +127,7 @@ def _word(study: StudyState, state: CellState) -> str:
 
 def _note(study: StudyState, state: CellState) -> str:
     if not state.waits_for:
-        return ""
+        return state.note
     names = []
     for cell in state.waits_for:
         prefix = "" if cell.study == study.study else f"{cell.study}:"

@@ -59,6 +59,7 @@ class RecipeConfig(Frozen):
     sizes: tuple[str, ...] | None = None  # None: all of the study
     budgets: tuple[str, ...] | None = None
     search: SearchConfig = SearchConfig()
+    ensemble: int | None = Field(None, ge=2, le=64)  # the inherited winner at so many seeds
     confirm_seeds: tuple[int, ...] = ()
     confirm_cells: tuple[str, ...] | None = None  # by SIZE/BUDGET; None: every cell
     published: dict[str, PublishedWinner] = Field(default_factory=dict)  # by "SIZE/BUDGET"
@@ -75,6 +76,18 @@ class ResourceConfig(Frozen):
     gpus: int | None = Field(None, ge=0)  # 0: on CPUs
     workers: int | None = Field(None, ge=1)  # CPU processes of one trial
     threads: int | None = Field(None, ge=1)  # of one CPU worker
+
+    @property
+    def runtime(self) -> dict[str, Any]:
+        """Return the fields of a configuration's runtime that the resources stand for."""
+        changes: dict[str, Any] = {}
+        if self.gpus is not None:
+            changes["runtime.device"] = "cuda" if self.gpus else "cpu"
+        if self.gpus or self.workers:
+            changes["runtime.workers"] = self.gpus or self.workers
+        if self.threads:
+            changes["runtime.threads"] = self.threads
+        return changes
 
 
 class StudyFile(Frozen):

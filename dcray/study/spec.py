@@ -15,6 +15,7 @@ from dcray.config.run import RunConfig, field_names, later_wins, override
 from dcray.config.sections import batch_warning
 from dcray.errors import ConfigError, did_you_mean, plural
 from dcray.study.axes import Axis, Range, Winners, parse_space
+from dcray.study.ensemble import member_seeds, recipe_of, seeds_for_ensembles
 from dcray.study.keep import counts_problem, length_problem
 from dcray.study.schema import (
     DEFAULT_KEEP,
@@ -41,7 +42,7 @@ class CellSpec:
 
     def __init__(self, file: StudyFile, size: str, budget: str, recipe: str) -> None:
         self.file, self.size, self.budget = file, size, budget
-        self.recipe: RecipeConfig = file.recipes[recipe]
+        self.recipe: RecipeConfig = recipe_of(file, recipe)
         self.cell = Cell(file.study, size, int(parse_count(budget)), recipe)
         self.where = f"recipes.{recipe}"
         written = self.recipe.spaces.get(size, self.recipe.space)
@@ -61,10 +62,23 @@ class CellSpec:
 
     @property
     def confirm_seeds(self) -> tuple[int, ...]:
-        """Return the fresh seeds with which this cell's winner runs again."""
+        """Return the fresh seeds with which this cell's winner runs again, for ensembles too."""
+        if self.member_seeds:
+            return ()  # an ensemble's members are runs of another cell
         chosen = self.recipe.confirm_cells
         here = chosen is None or f"{self.size}/{self.budget}" in chosen
-        return self.recipe.confirm_seeds if here else ()
+        own = self.recipe.confirm_seeds if here else ()
+        return tuple(dict.fromkeys((*own, *self.kept_seeds)))
+
+    @cached_property
+    def member_seeds(self) -> tuple[int, ...]:
+        """Return the seeds of an ensemble's members, () if the cell is no ensemble."""
+        return member_seeds(self.file, self.recipe)
+
+    @cached_property
+    def kept_seeds(self) -> tuple[int, ...]:
+        """Return the seeds at which the winner is a member of ensembles."""
+        return seeds_for_ensembles(self.file, self.cell.recipe, self.size, self.budget)
 
     @property
     def inherits(self) -> Cell | None:
@@ -111,7 +125,7 @@ class CellSpec:
             file.base,
             {"size": shape or self.size, "data.unique_tokens": self.budget, "seed": file.seed},
             {"objective": self.recipe.objective},
-            _runtime(file.resources.get(self.size)),
+            file.resources.get(self.size, ResourceConfig()).runtime,
             inherited or {},
             self.recipe.base,
         ]
@@ -144,6 +158,8 @@ class CellSpec:
 
     def warnings(self) -> list[str]:
         """List what a person should know although it is allowed."""
+        if self.member_seeds:
+            return []  # its members' cell lists it
         base = self.base()
         found = [batch_warning(base.batch_size, base.usable_rows)]
         if not self.borrows:
@@ -280,17 +296,3 @@ def _no_axis(name: str) -> str:
 
 def _budgets(axis: Axis) -> tuple[str, ...]:
     return axis.winners if isinstance(axis, Winners) else ()
-
-
-def _runtime(wanted: ResourceConfig | None) -> dict[str, Any]:
-    """Return the runtime fields that a size's resources stand for."""
-    if wanted is None:
-        return {}
-    changes: dict[str, Any] = {}
-    if wanted.gpus is not None:
-        changes["runtime.device"] = "cuda" if wanted.gpus else "cpu"
-    if wanted.gpus or wanted.workers:
-        changes["runtime.workers"] = wanted.gpus or wanted.workers
-    if wanted.threads:
-        changes["runtime.threads"] = wanted.threads
-    return changes

@@ -89,7 +89,7 @@ def notes(lines: Sequence[CellSummary]) -> list[str]:
         f"{line.cell.label} has no winner: no run of it ended with a loss. Lower its lr, or mend "
         "what failed, and search again; what diverged is on record and is not repeated as it was"
         for line in lines
-        if line.state == "no winner"
+        if line.state == "no winner" and not line.note
     ]
     if stopped := _names([line for line in lines if line.state == "stopped"]):
         found.append(f"interrupted: {stopped}; the same command again goes on where it stopped")
