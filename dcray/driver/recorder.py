@@ -91,6 +91,7 @@ def recorded_results(rows: Iterable[Row]) -> Iterator[RunResult]:
                 weight_decay=row.weight_decay,
                 lr=row.lr,
                 run_id=row.run_id,
+                metrics=row.metrics if row.kind == "ensemble" else {},
             )
 
 

@@ -25,7 +25,7 @@ from dcray.evals.ensemble import refuse_lost_nats
 from dcray.plan.history import refuse_other_models
 from dcray.search.cell import CellSearch
 from dcray.search.cell_summary import CellSummary, cell_line
-from dcray.search.ensemble import EnsembleSearch
+from dcray.search.ensemble import EnsembleSearch, search_of
 from dcray.search.specs import Fingerprint
 from dcray.search.state import StudyState
 from dcray.study.spec import CellSpec
@@ -58,9 +58,7 @@ class StudyDriver:
     def __post_init__(self) -> None:
         """Make the searches once, so that a sampler is not asked again for what it has proposed."""
         self._searches = {
-            cell_spec.cell: EnsembleSearch(cell_spec, self.fingerprints[cell_spec.cell])
-            if cell_spec.member_seeds
-            else CellSearch(cell_spec, self.fingerprints[cell_spec.cell], self._load)
+            cell_spec.cell: search_of(cell_spec, self.fingerprints[cell_spec.cell], self._load)
             for cell_spec in self.cell_specs
         }
 

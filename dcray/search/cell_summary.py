@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dcray.config.settings import settings_of
+from dcray.fit.ensemble import EnsembleLoss
 from dcray.search.cell import CellState
 from dcray.search.state import StudyState
 from dcray.study.space import rounded
@@ -43,6 +44,7 @@ class CellSummary:
     device_seconds: float = 0.0
     note: str = ""  # what it waits for, who holds it
     winner_run_id: str = ""
+    ensemble: EnsembleLoss | None = None  # the losses of its members' sets, once it is computed
 
     @property
     def best(self) -> str:
@@ -82,6 +84,7 @@ def cell_line(study: StudyState, cell: Cell) -> CellSummary:
         device_seconds=seconds,
         note=_note(study, state),
         winner_run_id=state.winner.result.run_id if state.winner else "",
+        ensemble=EnsembleLoss.from_metrics(best.metrics) if best else None,
     )
 
 

@@ -7,16 +7,25 @@ have a loss, the one result of this cell can be computed from their nats of vali
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dcray.config.run import RunConfig
-from dcray.search.cell import CellState, Known, Winner
+from dcray.search.cell import CellSearch, CellState, Known, Winner
 from dcray.search.specs import Fingerprint, confirmation
 from dcray.study.spec import CellSpec
 from dcray.types import FAILURES, Cell, RunKey, RunResult, RunSpec
 
 HASH_CHARACTERS = 8  # of the seeds, behind the members' hash
+
+
+def search_of(
+    cell_spec: CellSpec, fingerprint: Fingerprint, load: Callable[[str], RunConfig] | None = None
+) -> CellSearch | EnsembleSearch:
+    """Build the plan of a cell that a study file asks for; `load` is CellSearch's."""
+    if cell_spec.member_seeds:
+        return EnsembleSearch(cell_spec, fingerprint)
+    return CellSearch(cell_spec, fingerprint, load)
 
 
 @dataclass(frozen=True)
