@@ -95,7 +95,7 @@ def _bits_per_byte(nats: NDArray[np.float64], corpus: Corpus, spec: RunSpec) -> 
     _, text_bytes = corpus.validation(data.val_tokens)
     if text_bytes is None:
         return None
-    of_targets = cut_rows(text_bytes, data.seq_len, data.seq_len)[:, 1:].reshape(-1)
+    of_targets: NDArray[Any] = cut_rows(text_bytes, data.seq_len, data.seq_len)[:, 1:].reshape(-1)
     is_text = of_targets >= 0
     total = int(of_targets[is_text].sum())
     return float(nats[is_text].sum()) / math.log(2) / total if total else None

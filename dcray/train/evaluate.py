@@ -107,7 +107,8 @@ def target_nats(
     model: nn.Module, rows: ValidationRows, place: RankContext, *, microbatch_size: int
 ) -> NDArray[np.float32]:
     """Compute the nats (rows, T) of every validation target, in the rows' order, on every rank."""
-    whole = Slice(np.arange(len(rows)), np.zeros(len(rows)), np.ones(len(rows), dtype=bool))
+    every = np.arange(len(rows))
+    whole = Slice(every, np.zeros_like(every), np.ones(len(rows), dtype=bool))
     mine = whole.part(place.rank, place.world_size, microbatch_size)
     found = torch.zeros((len(rows), rows.tokens.shape[1] - 1), device=place.device)
     for start in counted("batches of rows", range(0, len(mine), microbatch_size)):
