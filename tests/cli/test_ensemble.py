@@ -1,7 +1,6 @@
-"""An ensemble in a real search: its loss against brute force, its cost, a kill, eval, gap, export."""
+"""An ensemble in a real search: its loss by brute force, its cost, a kill, eval, export."""
 
 import json
-import math
 import os
 import re
 import signal
@@ -11,10 +10,15 @@ import numpy as np
 import pytest
 import torch
 
+from dcray.config.run import RunConfig
 from dcray.corpus.manifest import Corpus
 from dcray.corpus.validation_rows import nats_file, read_nats, write_nats
+from dcray.evals.ensemble import ensemble_result
 from dcray.evals.validation import rows_of
+from dcray.track.find import find, member_rows
+from dcray.track.store import Store
 from dcray.train.checkpoint.weights import load_weights, weights_folder
+from dcray.types import RunKey, RunSpec
 from tests.studies import call, cells_of, final_table, search_words, settled, write_study
 from tests.training import runs, start
 
@@ -172,7 +176,7 @@ def test_gap_averages_probabilities(searched, tiny_corpus, dcray):
     code, out, err = dcray("gap", "micro/tiny/500/ar", CELL, "--dir", directory, "--json")
     assert code == 0, err
     wanted = brute_force(members_nats(directory, tiny_corpus))
-    assert json.loads(out)["summary"]["loss_b"] == pytest.approx(wanted, abs=1e-5)
+    assert json.loads(out)["loss_b"] == pytest.approx(wanted, abs=1e-5)
 
 
 def test_export_writes_each_member_and_how_to_average_them(searched, tiny_corpus, dcray, tmp_path):
@@ -218,18 +222,12 @@ def test_a_member_on_record_without_its_nats_is_refused_before_anything_trains(
         assert "needs the nats of validation targets of tiny 500 ar seed 1, which is on" in err
         assert "or name other seeds in confirm_seeds" in err
         assert final_table(directory) == before
-        code, _, _ = dcray(*search_words(tmp_path.parent / "none.toml", tiny_corpus, directory))
-        assert code == 2
     finally:
         path.write_bytes(kept)
 
 
 def test_what_the_members_kept_must_be_theirs(searched, tiny_corpus, tmp_path):
     """Files of another run, and of another validation set, give no loss but a sentence."""
-    from dcray.evals.ensemble import ensemble_result
-    from dcray.track.find import find, member_rows
-    from dcray.types import RunKey, RunSpec
-
     directory, _ = searched
     corpus, row = Corpus.open(tiny_corpus), find(directory, CELL)
     rows = {
@@ -237,9 +235,6 @@ def test_what_the_members_kept_must_be_theirs(searched, tiny_corpus, tmp_path):
         for one in member_rows(directory, row)
     }
     members = tuple(rows)
-    from dcray.config.run import RunConfig
-    from dcray.track.store import Store
-
     with Store.open(directory, study="micro") as store:
         config = RunConfig.model_validate(store.config(row.run_id))
     key = RunKey(row.cell, row.config_hash, row.seed, "ensemble")
@@ -258,4 +253,3 @@ def test_what_the_members_kept_must_be_theirs(searched, tiny_corpus, tmp_path):
         failed = ensemble_result(spec, corpus, tmp_path, rows.get)
         assert failed.state == "failed"
         assert said in failed.reason
-    assert math.isclose(row.val_loss, find(directory, CELL).val_loss)
