@@ -251,7 +251,8 @@ class StudyDriver:
             }
             if self._said.get(cell) != tags:
                 self._said[cell] = tags
-                lease.tag(tags, val_loss=line.val_loss)
+                more = line.ensemble.as_metrics() if line.ensemble else {}
+                lease.tag(tags, val_loss=line.val_loss, more=more)
             self._choose(cell, line.winner_run_id)
 
     def _choose(self, cell: Cell, run_id: str) -> None:

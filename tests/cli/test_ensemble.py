@@ -20,7 +20,7 @@ from dcray.track.store import Store
 from dcray.train.checkpoint.weights import load_weights, weights_folder
 from dcray.types import RunKey, RunSpec
 from tests.studies import call, cells_of, final_table, search_words, settled, write_study
-from tests.training import runs, start
+from tests.training import client_of, runs, start
 
 BODY = """
 [recipes.ar]
@@ -90,6 +90,10 @@ def test_its_loss_is_brute_force_over_probabilities_and_below_the_members_mean(
     assert loss < np.mean(losses)
     assert found.data.metrics["ensemble/val_loss_1"] == pytest.approx(np.mean(losses), abs=1e-6)
     assert found.data.metrics["ensemble/val_loss_3"] == loss
+    cell = client_of(directory).get_run(found.data.tags["mlflow.parentRunId"])
+    curve = {name: value for name, value in found.data.metrics.items() if "ensemble/" in name}
+    assert curve.items() <= cell.data.metrics.items()
+    assert len(curve) == 3 + 3
     assert cells["500 three"]["val_loss"] == loss
     assert cells["500 three"]["ensemble"]["losses"][-1] == loss
 
@@ -224,6 +228,22 @@ def test_a_member_on_record_without_its_nats_is_refused_before_anything_trains(
         assert final_table(directory) == before
     finally:
         path.write_bytes(kept)
+
+
+def test_a_member_without_weights_is_named_and_the_loss_stays(searched, dcray):
+    """As of confirmations from before the study file named the ensemble."""
+    directory, _ = searched
+    _, members = result_and_members(directory)
+    home = directory / "micro" / "checkpoints" / members[2].data.tags["dcray.key"]
+    aside = home.rename(directory / "aside")
+    try:
+        for command in ("eval", "export"):
+            code, _, err = dcray(command, CELL, "--dir", directory)
+            assert code == 2
+            assert "the member of seed 3 has no weights in" in err
+            assert f"Delete run {members[2].info.run_id}" in err
+    finally:
+        aside.rename(home)
 
 
 def test_what_the_members_kept_must_be_theirs(searched, tiny_corpus, tmp_path):
