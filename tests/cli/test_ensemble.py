@@ -112,6 +112,7 @@ def test_seeds_that_exist_are_used_and_nothing_is_trained_twice(searched):
     spent = sum(run.data.metrics["device_seconds"] for run in members)
     assert found.data.metrics["device_seconds"] == pytest.approx(spent)
     assert found.data.tags["ensemble"] == "3"
+    assert found.info.run_name.endswith("lr0.03 ensemble")
 
 
 def test_the_same_command_again_answers_from_the_record(searched, tiny_corpus):

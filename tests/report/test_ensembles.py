@@ -5,8 +5,10 @@ from dataclasses import replace
 import pytest
 
 from dcray.fit.ensemble import EnsembleLoss
+from dcray.fit.table.reader import read_table
 from dcray.report.analysis import Asked, analyze
 from dcray.report.basis import choose
+from dcray.report.data import as_dict, cells_csvs
 from dcray.report.floors import floors_of
 from dcray.report.page import cost
 from dcray.report.tables.ensembles import ensembles
@@ -82,6 +84,20 @@ def test_in_the_table_of_cells_its_seeds_are_its_members():
     (line,) = [one for one in cells(found)[0].rows if one[0].endswith("both")]
     searched, fresh, difference, seeds, trials = line[-6:-1]
     assert (searched, fresh, difference, seeds, trials) == (None, 3.1, None, 3, 1)
+
+
+def test_in_the_files_it_has_no_seed_and_fit_reads_the_same_losses(tmp_path):
+    found = analyze("s", [*AR, averaged()], [], Asked())
+    path = tmp_path / "cells.csv"
+    path.write_text(cells_csvs(found)["cells.csv"])
+    read = read_table(path).rows
+    assert [(one.recipe, one.seed, one.val_loss) for one in read] == [
+        *(("ar", seed, 3.2 + seed / 100) for seed in (4, 5, 6)),
+        ("both", None, 3.1),
+    ]
+    (cell,) = [one for one in as_dict(found)["grid"] if one["recipe"] == "both"]
+    assert (cell["searched"], cell["confirmed"], cell["fresh"]) == (None, 3.1, {})
+    assert cell["ensemble"]["limit"] == 3.0
 
 
 def test_its_members_time_is_counted_once():
