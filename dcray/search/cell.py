@@ -150,6 +150,7 @@ class CellSearch:
             result
             for result in known.values()
             if result.key.seed == self.cell_spec.file.seed
+            and result.key.kind != "ensemble"  # of when a recipe of this name was one
             and competes(result.state, result.val_loss, confirmation=result.confirms)
         ]
         return min(

@@ -120,6 +120,18 @@ def test_a_plan_counts_its_members():
     )
 
 
+def test_a_recipe_that_was_an_ensemble_and_is_none_any_more_is_searched():
+    """What is on record under its name from then does not win."""
+    first = state_of(study())
+    play(first)
+    table = copy.deepcopy(MINI) | {"sizes": ["60k"], "budgets": ["8k"]}
+    table["recipes"] = {"ar": table["recipes"]["ar"], "both": {"inherit": "ar"}}
+    state = state_of(study_of(table), known=copy.deepcopy(first.known))
+    (one,) = play(state, lambda spec: 99.0)  # worse than the ensemble
+    assert one.key.kind == "run"
+    assert cell_line(state, cells(state)[1]).val_loss == 99.0
+
+
 def test_a_key_is_of_winner_and_seeds():
     state = state_of(study())
     play(state)
