@@ -14,9 +14,10 @@ from dcray.config.sections import RuntimeConfig
 from dcray.config.settings import settings_of
 from dcray.cost import training_flops
 from dcray.errors import ConfigError
+from dcray.objectives import no_ensemble
 from dcray.reports import Outcome, Report
 
-KINDS = ("run", "branch", "confirmation")
+KINDS = ("run", "branch", "confirmation", "ensemble")
 FAILURES = ("failed", "refused", "lost")  # states of a run that has no loss and may be tried again
 
 _NAME = re.compile(r"[^\x00-\x1f'\"`/\\]+")  # names go into a search filter and into paths
@@ -92,6 +93,7 @@ class RunSpec:
     place: RuntimeConfig | None = None  # device, workers, micro-batch; None until they are chosen
     answered: float | None = None  # the loss if it is on record: reported again, not trained
     axes: tuple[str, ...] = ()  # fields that its cell searches beside epochs, weight decay and lr
+    members: tuple[RunKey, ...] = ()  # of an ensemble: the runs of which it is computed
 
     @property
     def name(self) -> str:
@@ -107,8 +109,15 @@ class RunSpec:
     @cached_property
     def flops(self) -> float:
         """Compute the exact training FLOPs of what the run trains itself, without its trunk."""
+        if self.members:
+            return 0.0
         steps = self.config.num_steps
         return training_flops(self.config) * (steps - self.forked_from) / steps
+
+    @property
+    def keeps_nats(self) -> bool:
+        """Tell whether the run keeps its nats of validation targets: it may join an ensemble."""
+        return self.key.kind == "confirmation" and not no_ensemble(self.config.objective.build())
 
     @property
     def run(self) -> RunConfig:

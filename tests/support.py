@@ -101,6 +101,7 @@ def run_tiny(
     stop_at: int | None = None,
     num_val_rows: int = 5,
     seen: list[np.ndarray] | None = None,
+    on_result: Callable[[Any], None] = lambda model: None,
 ) -> tuple[Outcome, list[Report]]:
     """Train on this rank; stops at a report from step `stop_at` on."""
     torch.set_num_threads(1)
@@ -119,6 +120,7 @@ def run_tiny(
         should_stop=lambda: (
             stop_at is not None and bool(reports) and reports[-1].step + 1 >= stop_at
         ),
+        on_result=on_result,
     )
     return outcome, reports
 

@@ -1,4 +1,7 @@
-"""Deletion of checkpoints that are no longer needed: of a search only the winner's weights stay."""
+"""Deletion of checkpoints that are no longer needed.
+
+Of a search the weights of the winner stay, and those of the members of ensembles.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from dcray.types import FAILURES, Cell, RunSpec
 @dataclass(frozen=True)
 class CheckpointCollector:
     """Deletes trunks that are out of the search, states of a trunk that a newer one replaces, and
-    runs that are complete and not the best.
+    runs that are complete and neither the best nor a member of an ensemble.
     """
 
     study: StudyState
@@ -33,7 +36,8 @@ class CheckpointCollector:
             if one.trunk:
                 trunks.setdefault(one.trunk, []).append(one)
             is_best = best is not None and one.key == best.key
-            over = one.key in ended and not is_best and one.key not in self.study.running
+            is_kept = is_best or one.key in state.kept
+            over = one.key in ended and not is_kept and one.key not in self.study.running
             if over and not self.keep_all:
                 self._delete(one.name)
         for trunk, branches in trunks.items():

@@ -90,6 +90,7 @@ def recorded_results(rows: Iterable[Row]) -> Iterator[RunResult]:
                 weight_decay=row.weight_decay,
                 lr=row.lr,
                 run_id=row.run_id,
+                metrics=row.metrics if row.kind == "ensemble" else {},
             )
 
 
@@ -129,7 +130,28 @@ def _named(field: str, plugin: Plugged) -> dict[str, Any]:
 
 
 def _tags(one: RunSpec, machine: Machine) -> dict[str, Any]:
-    config, run = one.config, one.run
+    run = one.run
+    if one.members:
+        return _shared_tags(one) | {
+            "device_type": "none",
+            "world_size": 1,  # its device_seconds are of all devices of all members
+            "ensemble": len(one.members),
+            "members": ",".join(key.name for key in one.members),
+        }
+    return _shared_tags(one) | {
+        "device": machine.gpu_name if run.runtime.device == "cuda" else machine.cpu_name,
+        "device_type": run.runtime.device,
+        "threads": run.runtime.threads,
+        "world_size": run.runtime.workers,
+        "gpu_share": None if run.runtime.gpu_share == 1 else run.runtime.gpu_share,
+        "microbatch_size": run.runtime.microbatch_size,
+        "trunk": one.trunk,
+    }
+
+
+def _shared_tags(one: RunSpec) -> dict[str, Any]:
+    """Return what the record says of every result, trained or computed."""
+    config = one.config
     return {
         "objective": config.objective.name,
         "objective_source": config.objective.source,
@@ -137,12 +159,5 @@ def _tags(one: RunSpec, machine: Machine) -> dict[str, Any]:
         "optimizer_source": config.optimizer.source,
         "budget": count_label(one.key.cell.unique_tokens),
         "bound": config.objective.build().bound,
-        "device": machine.gpu_name if run.runtime.device == "cuda" else machine.cpu_name,
-        "device_type": run.runtime.device,
-        "threads": run.runtime.threads,
-        "world_size": run.runtime.workers,
-        "gpu_share": None if run.runtime.gpu_share == 1 else run.runtime.gpu_share,
-        "microbatch_size": run.runtime.microbatch_size,
         "corpus_hash": one.reads,
-        "trunk": one.trunk,
     }

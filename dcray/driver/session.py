@@ -25,6 +25,7 @@ from dcray.driver.resources import (
 from dcray.driver.stop import StopRequest, stop_on_signals
 from dcray.driver.tune import TuneLoop
 from dcray.errors import ConfigError
+from dcray.evals.ensemble import ensemble_result
 from dcray.plan.prices import Prices
 from dcray.reports import Report
 from dcray.track.locks.owner import Owner
@@ -126,6 +127,8 @@ class Session:
         running = self._tune.running
         if self.stop.event.is_set() or self._tune.waiting is not None:
             return False
+        if chain[0].members:
+            return True
         if self.max_concurrent is not None:
             return len(running) < self.max_concurrent
         try:
@@ -137,7 +140,14 @@ class Session:
         return cpus <= self.machine.num_cpus and gpus <= self.machine.num_gpus
 
     def submit(self, chain: Chain) -> None:
-        """Start a trial; all runs of a chain are computed in the first one's place."""
+        """Start a trial; all runs of a chain are computed in the first one's place.
+
+        An ensemble is computed here and now.
+        """
+        if chain[0].members:
+            store, spec = self.store, chain[0]
+            self._events.append(ensemble_result(spec, self.corpus, self.home, store.find))
+            return
         to_train = [spec for spec in chain if spec.answered is None]
         try:
             run = self._place(chain)

@@ -21,9 +21,11 @@ from dcray.driver.resources import place_run
 from dcray.driver.session import Session
 from dcray.driver.tune import asha
 from dcray.errors import ConfigError
+from dcray.evals.ensemble import refuse_lost_nats
 from dcray.plan.history import refuse_other_models
 from dcray.search.cell import CellSearch
 from dcray.search.cell_summary import CellSummary, cell_line
+from dcray.search.ensemble import EnsembleSearch, search_of
 from dcray.search.specs import Fingerprint
 from dcray.search.state import StudyState
 from dcray.study.spec import CellSpec
@@ -47,7 +49,7 @@ class StudyDriver:
     keep_all: bool = False  # the weights of every run, not the winner's alone
     state: StudyState = field(init=False)
     held: dict[Cell, str] = field(default_factory=dict)  # cell: the job that holds it
-    _searches: dict[Cell, CellSearch] = field(init=False)
+    _searches: dict[Cell, CellSearch | EnsembleSearch] = field(init=False)
     _leases: dict[Cell, Lease] = field(default_factory=dict)
     _theirs: set[Cell] = field(default_factory=set)  # cells that others hold, as last read
     _said: dict[Cell, dict[str, str]] = field(default_factory=dict)
@@ -56,7 +58,7 @@ class StudyDriver:
     def __post_init__(self) -> None:
         """Make the searches once, so that a sampler is not asked again for what it has proposed."""
         self._searches = {
-            cell_spec.cell: CellSearch(cell_spec, self.fingerprints[cell_spec.cell], self._load)
+            cell_spec.cell: search_of(cell_spec, self.fingerprints[cell_spec.cell], self._load)
             for cell_spec in self.cell_specs
         }
 
@@ -97,6 +99,7 @@ class StudyDriver:
         reads = {cell.unique_tokens: one.reads for cell, one in self.fingerprints.items()}
         check_corpus(session.store, session.corpus, reads)
         self._read()
+        self._check_members()
         self.watch(self.lines)
         if self._done(but=self._theirs):
             with self._claimed():
@@ -120,6 +123,16 @@ class StudyDriver:
                     with session.trials(configs, scheduler):
                         drive(self.state, session, recorder, self._on_result)
                 self.state.only = None
+
+    def _check_members(self) -> None:
+        """Raise ConfigError if members of an ensemble are on record without what it needs."""
+        for search in self._searches.values():
+            if isinstance(search, EnsembleSearch):
+                known = self.state.known.get(search.member_cell, {})
+                state = self.state.cell_state(search.cell_spec.cell)
+                keys = (key for one in state.planned for key in one.members if not state.winner)
+                there = (key for key in keys if key in known and known[key].state == "complete")
+                refuse_lost_nats(there, self.session.home)
 
     def _done(self, *, but: Collection[Cell] = ()) -> bool:
         """Tell whether every cell is done, except those of `but`."""
@@ -238,7 +251,8 @@ class StudyDriver:
             }
             if self._said.get(cell) != tags:
                 self._said[cell] = tags
-                lease.tag(tags, val_loss=line.val_loss)
+                more = line.ensemble.as_metrics() if line.ensemble else {}
+                lease.tag(tags, val_loss=line.val_loss, more=more)
             self._choose(cell, line.winner_run_id)
 
     def _choose(self, cell: Cell, run_id: str) -> None:

@@ -75,7 +75,7 @@ def evaluate_runs(
     tasks = _tasks(asked) if asked.tasks else None
     answers = []
     for one in found:
-        note(f"{one.label}: weights from {one.weights}")
+        note(f"{one.label}: weights from {one.place}")
         run = one.load(device, precision=asked.precision, compiled=_compiles(device, asked))
         answer = _task_answer(run, tasks(), asked) if tasks else _validation_answer(run, asked)
         _write(answer, asked, directory, tracking_uri)
@@ -139,7 +139,7 @@ def _task_answer(run: LoadedRun, tasks: Any, asked: Request) -> Answer:
         score: Any = partial(log_likelihoods, run.model, **shared)
     else:
         mask_id, draws = run.found.corpus.mask_id, asked.draws or 32
-        score = partial(bound_log_likelihoods, run.model, mask_id=mask_id, draws=draws, **shared)
+        score = partial(bound_log_likelihoods, run.single, mask_id=mask_id, draws=draws, **shared)
     lm = RunLM(run.model, run.tokenizer, score, seq_len=run.seq_len)
     scores = score_tasks(lm, tasks, limit=asked.limit)
     return Answer(run.found, scores, bound=run.objective.bound)

@@ -106,6 +106,18 @@ class Objective(Frozen):
         raise NotImplementedError
 
 
+def no_ensemble(objective: Objective) -> str:
+    """Say why models of this objective cannot be averaged in an ensemble, "" if they can.
+
+    What each member gives a target must be a probability, of which the loss is the negative log.
+    """
+    if objective.bound:
+        return f"its loss is an {objective.bound}, which knows no probability of a target"
+    if objective.keeps_best or not objective.causal:
+        return "its loss is not the next-token loss of the final weights"
+    return ""
+
+
 def tally(
     name: str,
     nats: Tensor,  # (B, T)

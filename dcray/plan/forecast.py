@@ -28,12 +28,7 @@ from dcray.study.study import Study
 from dcray.track.rows import Row
 from dcray.types import Cell, RunKey, RunResult, RunSpec
 
-RECORD, PUBLISHED, COSTLIEST, ONLY = (
-    "record",
-    "published",
-    "costliest",
-    "only",
-)  # origins of a winner
+RECORD, PUBLISHED, COSTLIEST, ONLY = "record", "published", "costliest", "only"  # winners' origins
 
 Price = Callable[[RunSpec], float]  # the device-seconds of what a run trains itself
 Recorded = Mapping[Cell, Mapping[str, Any]]  # what the winners on record changed
@@ -67,6 +62,7 @@ class CellForecast:
     forks: int  # states of trunks that are kept at once, at most
     state_bytes: int  # of one checkpoint
     kept_bytes: int  # of the winner and of each run under way
+    kept_runs: int = 1  # the winner, and the members of ensembles
 
 
 @dataclass(frozen=True)
@@ -126,7 +122,7 @@ class _Player:
         if cell_spec.cell not in self.played:
             needs = {cell: self.winner(cell)[0] for cell in cell_spec.needs}
             one = play_cell(cell_spec, needs, self.price, self.vocab_size)
-            if one.search.runs == 1 and one.winner_from == COSTLIEST:  # there was no choice
+            if one.search.runs <= 1 and one.winner_from == COSTLIEST:  # there was no choice
                 source = self.winner(cell_spec.inherits)[1] if cell_spec.inherits else ONLY
                 one = replace(one, winner_from=source)
             self.played[cell_spec.cell] = one
@@ -159,6 +155,9 @@ def play_cell(
     cell_spec: CellSpec, needs: Mapping[Cell, RunConfig], price: Price, of_corpus: int | None = None
 ) -> CellForecast:
     """Play one cell from nothing to its confirmed winner."""
+    if cell_spec.member_seeds:  # an ensemble: its members are runs of another cell, and cost there
+        (config,) = needs.values()
+        return CellForecast(cell_spec.cell, Bill(), Bill(), config, COSTLIEST, 0, 0, 0, 0)
     config = cell_spec.base()
     vocab_size, _ = planned_vocab_size(config, of_corpus)
     count, saved = num_params(config.shape, vocab_size), checkpoint_bytes(config, vocab_size)
@@ -182,6 +181,7 @@ def play_cell(
         forks,
         saved,
         saved * config.runtime.keep_checkpoints + best * count,
+        1 + len(cell_spec.kept_seeds),
     )
 
 

@@ -31,6 +31,8 @@ class Prices:
         The rate is as measured in this command, else by earlier results of the record, else by a
         table.
         """
+        if one.members:  # an ensemble trains nothing itself
+            return 0.0
         seen = self.rates.get(_kind(one))
         if seen:
             return one.flops / seen[len(seen) // 2]

@@ -25,6 +25,7 @@ from dcray.cost import validation_epochs, validation_flops
 from dcray.plan.forecast import played
 from dcray.reports import Report
 from dcray.search.cell import CellSearch, Known
+from dcray.search.ensemble import EnsembleSearch
 from dcray.search.state import StudyState
 from dcray.types import Cell, Event, RunKey, RunResult, RunSpec
 
@@ -152,6 +153,8 @@ class Outlook:
         """Play a cell to its end; play it again if something is known that was not."""
         state = self.state()
         search, known = state.searches[cell], state.known.get(cell, {})
+        if isinstance(search, EnsembleSearch):
+            return Rest((), 1, None)  # its members are runs of the cell that it needs
         assert isinstance(search, CellSearch), "listed runs have no ladder to play"
         needs = {one: config for one in search.needs if (config := self._winner(one))}
         now = (len(known), needs)

@@ -63,7 +63,7 @@ class Comparison:
         cells = self.written.cells
         return (
             float(sum(one.forks * one.state_bytes for one in cells)),
-            float(sum(one.kept_bytes for one in cells)),
+            float(sum(one.kept_runs * one.kept_bytes for one in cells)),
             float(max(one.kept_bytes + one.state_bytes for one in cells)),
         )
 
@@ -85,6 +85,8 @@ class Comparison:
             for kind, text in WINNER_SOURCES.items()
             if kind in sources
         ]
+        if any(not one.kept_runs for one in self.written.cells):
+            found.append("ensembles: their members are confirmations of the recipe they inherit")
         found += [SMALL_ON_GPU] if self.small_on_gpu else []
         found.append(
             "FLOPs are exact training FLOPs, attended pairs alone; validation, start-up and "

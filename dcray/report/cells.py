@@ -6,6 +6,7 @@
    search seed ("search"): a selected minimum if there were several candidates.
 4. Recipes that are compared take the same of the two (dcray.report.basis), comparison by
    comparison: a recipe without fresh seeds does not keep the others from using theirs.
+   An ensemble's loss is one of fresh seeds, for its members have such; it has no other.
 5. Two recipes are compared on equal seeds, pair by pair (dcray.fit.uncertainty.paired).
 """
 
@@ -18,6 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dcray.fit.ensemble import EnsembleLoss
 from dcray.fit.grid import Row as Loss
 from dcray.track.rows import Row, candidates, winner
 
@@ -75,6 +77,11 @@ class Cell:
     def name(self) -> str:
         """Format the cell for people, as in "226k 64k ar"."""
         return self.winner.cell.label
+
+    @property
+    def ensemble(self) -> EnsembleLoss | None:
+        """Return the losses of 1 ... K members if the cell is an ensemble, else None."""
+        return EnsembleLoss.from_metrics(self.winner.metrics)
 
     @property
     def bound(self) -> str:
@@ -144,7 +151,7 @@ def loss_of(row: Row) -> float:
 
 
 def as_loss(row: Row) -> Loss:
-    """Convert a result to a row of a grid."""
+    """Convert a result to a row of a grid; an ensemble is of no one seed."""
     assert row.num_params is not None
     return Loss(
         num_params=row.num_params,
@@ -152,7 +159,7 @@ def as_loss(row: Row) -> Loss:
         val_loss=loss_of(row),
         num_epochs=float("nan") if row.num_epochs is None else float(row.num_epochs),
         recipe=row.recipe,
-        seed=row.seed,
+        seed=None if row.kind == "ensemble" else row.seed,
         where=row.key,
         bound=row.tags.get("bound", ""),
     )
@@ -210,7 +217,9 @@ def _cell(
     for row in sorted(rows, key=lambda row: (row.kind != "confirmation", row.key)):
         if row in competing:
             continue
-        if row.seed == seed and row.kind != "confirmation":
+        if row.kind == "ensemble":
+            reason = "an ensemble of other members"
+        elif row.seed == seed and row.kind != "confirmation":
             reason = "a plug-in of its recipe was another then"
         elif row.config_hash != best.config_hash:
             reason = f"seed {row.seed} of a configuration that is not its cell's winner"
@@ -223,4 +232,6 @@ def _cell(
             continue
         left.append(left_out(row, reason))
     seeds = tuple(fresh[seed] for seed in sorted(fresh))
+    if best.kind == "ensemble":
+        seeds = (best,)
     return Cell(best, tuple(competing), seeds, dict(tags)), left

@@ -14,7 +14,7 @@ from dcray.config.counts import count_label
 from dcray.config.settings import recorded_settings
 from dcray.fit.output.as_json import as_json
 from dcray.report.analysis import Analysis
-from dcray.report.cells import Cell
+from dcray.report.cells import Cell, as_loss
 from dcray.track.provenance import provenance
 from dcray.track.rows import Row
 
@@ -85,9 +85,10 @@ def _cells_csv(found: Analysis, recipes: Sequence[str], source: str) -> str:
     return _csv(
         {
             **_where(row), **_setting(row, found.varied),
-            "seed": row.seed, "val_loss": row.val_loss,
+            "seed": as_loss(row).seed, "val_loss": row.val_loss,
             "val_bpb": row.val_bpb, "bound": row.tags.get("bound"), "source": source,
-            "search_val_loss": cell.searched, "num_candidates": cell.num_candidates,
+            "search_val_loss": None if cell.ensemble else cell.searched,
+            "num_candidates": cell.num_candidates,
             "run_id": row.run_id, "config_hash": row.config_hash,
         }
         for cell in found.choice.of(*recipes)
@@ -178,11 +179,13 @@ def _cell(cell: Cell, source: str, noise: float | None, varied: Sequence[str]) -
         "name": cell.name, "size": cell.size, "num_params": cell.num_params,
         "unique_tokens": cell.unique_tokens, "budget": count_label(cell.unique_tokens),
         "recipe": cell.recipe, "bound": cell.bound or None, "val_loss": cell.loss(source),
-        "source": source, "searched": cell.searched, "confirmed": cell.confirmed,
+        "source": source, "searched": None if cell.ensemble else cell.searched,
+        "confirmed": cell.confirmed,
         **_setting(cell.winner, varied), "candidates": len(cell.candidates),
         "num_candidates": cell.num_candidates, "flags": list(cell.flags(noise)),
         "winner": cell.winner.run_id,
-        "fresh": {str(row.seed): row.run_id for row in cell.fresh},
+        "fresh": {} if cell.ensemble else {str(row.seed): row.run_id for row in cell.fresh},
+        "ensemble": asdict(cell.ensemble) if cell.ensemble else None,
     }  # fmt: skip
 
 

@@ -28,7 +28,7 @@ def floors_of(choice: Choice, baseline: str) -> tuple[Floor, ...]:
         cells = choice.of(recipe)
         fixed = {row.weight_decay for cell in cells for row in cell.candidates}
         (decay, *others) = fixed
-        same = _objectives(cells) == _objectives(own)
+        same = _objectives(cells) == _objectives(own) and not cells[0].ensemble
         if same and decay is not None and not others and decay < median(decays):
             found.append(_floor(recipe, cells, decay))
     return tuple(found)

@@ -131,10 +131,13 @@ def trials(cell: Cell, varied: Sequence[str] = ()) -> Table:
 
 
 def cost(found: Analysis) -> str:
-    """Sum the device time of all results on record, by recipe, in a sentence."""
+    """Sum the device time of all results on record, by recipe, in a sentence.
+
+    The members of an ensemble are results of the recipe that it inherits from, and count there.
+    """
     rows = [*found.rows, *(one.row for one in found.left if one.row is not None)]
     seconds: dict[str, float] = {}
-    for row in {row.run_id: row for row in rows}.values():
+    for row in {row.run_id: row for row in rows if row.kind != "ensemble"}.values():
         seconds[row.recipe] = seconds.get(row.recipe, 0.0) + (row.all_device_seconds or 0.0)
     each = ", ".join(f"{recipe} {_hours(spent)}" for recipe, spent in sorted(seconds.items()))
     return f"Device time of all results: {_hours(sum(seconds.values()))} ({each})."

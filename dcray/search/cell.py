@@ -14,7 +14,7 @@ from dcray.config.run import RunConfig
 from dcray.search.candidates import Candidates
 from dcray.search.ladder import Decision, cohort, generation
 from dcray.search.sampler import propose, seed_of, trunk_value
-from dcray.search.specs import Fingerprint, plain_run
+from dcray.search.specs import Fingerprint, confirmation
 from dcray.study.space import Trunk, Values
 from dcray.study.spec import CellSpec
 from dcray.track.rows import competes, winning_order
@@ -44,6 +44,8 @@ class CellState:
     done: bool = False  # and confirmed
     winner: Winner | None = None
     waits_for: tuple[Cell, ...] = ()
+    kept: frozenset[RunKey] = frozenset()  # whose weights stay: members of ensembles
+    note: str = ""  # why there will be no winner
 
     @property
     def num_dropped(self) -> int:
@@ -61,6 +63,7 @@ class CellSearch:
     _proposals: dict[Any, list[Values]] = field(default_factory=dict)
     _trunks: Candidates | None = None
     _loaded: dict[str, RunConfig] = field(default_factory=dict)  # by run id
+    member_cell: None = None  # its results are its own
 
     @property
     def cell(self) -> Cell:
@@ -103,6 +106,9 @@ class CellSearch:
             searched=searched,
             done=searched and not left,
             winner=winner,
+            kept=frozenset(
+                one.key for one in confirmations if one.key.seed in self.cell_spec.kept_seeds
+            ),
         )
 
     def apart(self) -> CellSearch:
@@ -144,6 +150,7 @@ class CellSearch:
             result
             for result in known.values()
             if result.key.seed == self.cell_spec.file.seed
+            and result.key.kind != "ensemble"  # of when a recipe of this name was one
             and competes(result.state, result.val_loss, confirmation=result.confirms)
         ]
         return min(
@@ -169,13 +176,7 @@ class CellSearch:
     def _confirmations(self, winner: Winner) -> list[RunSpec]:
         """Build the runs that train the winner from the start with fresh seeds."""
         return [
-            plain_run(
-                winner.config.model_copy(update={"seed": seed}),
-                self.cell,
-                self.fingerprint,
-                kind="confirmation",
-                axes=self.cell_spec.axes,
-            )
+            confirmation(winner.config, seed, self.cell, self.fingerprint, self.cell_spec.axes)
             for seed in self.cell_spec.confirm_seeds
         ]
 
@@ -188,6 +189,7 @@ class ListedRuns:
     needs: Sequence[Cell] = ()
     axes: tuple[str, ...] = ()
     bound: str = ""
+    member_cell: None = None
 
     def state(self, known: Known, winners: Mapping[Cell, RunConfig]) -> CellState:
         """Return the state: the runs without a result are ready."""

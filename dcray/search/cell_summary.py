@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dcray.config.settings import settings_of
+from dcray.fit.ensemble import EnsembleLoss
 from dcray.search.cell import CellState
 from dcray.search.state import StudyState
 from dcray.study.space import rounded
@@ -43,6 +44,7 @@ class CellSummary:
     device_seconds: float = 0.0
     note: str = ""  # what it waits for, who holds it
     winner_run_id: str = ""
+    ensemble: EnsembleLoss | None = None  # the losses of its members' sets, once it is computed
 
     @property
     def best(self) -> str:
@@ -63,6 +65,7 @@ def cell_line(study: StudyState, cell: Cell) -> CellSummary:
     known = study.known.get(cell, {})
     search = study.searches[cell]
     best = search.best(known)  # also for a cell that waits: its result from before
+    best = best or (state.winner.result if state.winner else None)
     wd = best.weight_decay if best else None
     return CellSummary(
         cell,
@@ -81,6 +84,7 @@ def cell_line(study: StudyState, cell: Cell) -> CellSummary:
         device_seconds=seconds,
         note=_note(study, state),
         winner_run_id=state.winner.result.run_id if state.winner else "",
+        ensemble=EnsembleLoss.from_metrics(best.metrics) if best else None,
     )
 
 
@@ -126,7 +130,7 @@ def _word(study: StudyState, state: CellState) -> str:
 
 def _note(study: StudyState, state: CellState) -> str:
     if not state.waits_for:
-        return ""
+        return state.note
     names = []
     for cell in state.waits_for:
         prefix = "" if cell.study == study.study else f"{cell.study}:"

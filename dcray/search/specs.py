@@ -114,6 +114,14 @@ def plain_run(
     return RunSpec(key, resolved, found.reads, axes=axes)
 
 
+def confirmation(
+    winner: RunConfig, seed: int, cell: Cell, found: Fingerprint, axes: tuple[str, ...] = ()
+) -> RunSpec:
+    """Build the run that trains a cell's winner from the start with another seed."""
+    again = winner.model_copy(update={"seed": seed})
+    return plain_run(again, cell, found, kind="confirmation", axes=axes)
+
+
 def branch_runs(
     config: RunConfig,
     rungs: tuple[int, ...],

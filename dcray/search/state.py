@@ -26,6 +26,8 @@ class CellPlan(Protocol):
     def axes(self) -> tuple[str, ...]: ...
     @property
     def bound(self) -> str: ...
+    @property
+    def member_cell(self) -> Cell | None: ...
     def state(self, known: Known, winners: Mapping[Cell, RunConfig]) -> CellState: ...
     def best(self, known: Known) -> RunResult | None: ...
 
@@ -162,7 +164,10 @@ class StudyState:
         if cell not in self._states:
             search = self.searches[cell]
             winners = {one: config for one in search.needs if (config := self.winner(one))}
-            self._states[cell] = search.state(self.known.get(cell, {}), winners)
+            known = self.known.get(cell, {})
+            if search.member_cell is not None:
+                known = {**self.known.get(search.member_cell, {}), **known}
+            self._states[cell] = search.state(known, winners)
         return self._states[cell]
 
     def winner(self, cell: Cell) -> RunConfig | None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from dcray.config.settings import recorded_settings, varied
 from dcray.config.sizes import size_order
+from dcray.fit.ensemble import EnsembleLoss
 from dcray.search.cell_summary import COUNTS, CellSummary
 from dcray.track.rows import Row, winner
 from dcray.track.runs import CellRow
@@ -90,6 +91,7 @@ def _line(
         counts=counts,
         running=running,
         device_seconds=sum(row.all_device_seconds or 0.0 for row in rows),
-        note=tags.get("waits_for", "") if word == "waiting" else "",
+        note=tags.get("waits_for", "") if word in ("waiting", "no winner") else "",
+        ensemble=EnsembleLoss.from_metrics(best.metrics) if best else None,
         winner_run_id=tags.get("winner", "") or (best.run_id if best else ""),
     )

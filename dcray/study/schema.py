@@ -60,6 +60,7 @@ class RecipeConfig(Frozen):
     sizes: tuple[str, ...] | None = None  # None: all of the study
     budgets: tuple[str, ...] | None = None
     search: SearchConfig = SearchConfig()
+    ensemble: int | None = Field(None, ge=2, le=64)  # the inherited winner at so many seeds
     confirm_seeds: tuple[int, ...] = ()
     confirm_cells: tuple[str, ...] | None = None  # by SIZE/BUDGET; None: every cell
     published: dict[str, PublishedWinner] = Field(default_factory=dict)  # by "SIZE/BUDGET"
@@ -88,6 +89,22 @@ class ResourceConfig(Frozen):
         raise ValueError(
             f'must be "auto", a whole number, or a part of one GPU between 0 and 1, got {gpus!r}'
         )
+
+    @property
+    def runtime(self) -> dict[str, Any]:
+        """Return the fields of a configuration's runtime that the resources stand for."""
+        changes: dict[str, Any] = {}
+        if self.gpus is not None:
+            changes["runtime.device"] = "cuda" if self.gpus else "cpu"
+        if isinstance(self.gpus, float) and self.gpus >= 1:
+            changes["runtime.workers"] = int(self.gpus)
+        elif self.gpus:
+            changes |= {"runtime.workers": 1, "runtime.gpu_share": self.gpus}
+        elif self.workers:
+            changes["runtime.workers"] = self.workers
+        if self.threads:
+            changes["runtime.threads"] = self.threads
+        return changes
 
 
 class StudyFile(Frozen):

@@ -6,16 +6,17 @@ or a warm start.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
 from dcray.config.counts import parse_count
-from dcray.config.plugged import PLUGGED
-from dcray.config.run import RunConfig, field_names, later_wins, override
+from dcray.config.run import RunConfig, later_wins, override
 from dcray.config.sections import batch_warning
-from dcray.errors import ConfigError, did_you_mean, plural
+from dcray.errors import ConfigError, plural
 from dcray.study.axes import Axis, Range, Winners, parse_space
+from dcray.study.ensemble import member_seeds, recipe_of, seeds_for_ensembles
+from dcray.study.fields import field_problems
 from dcray.study.keep import counts_problem, length_problem
 from dcray.study.schema import (
     DEFAULT_KEEP,
@@ -30,7 +31,6 @@ from dcray.study.space import (
     SHORT,
     Space,
     build_space,
-    changes_of,
     early_rungs,
     warms_up_alone,
 )
@@ -42,7 +42,7 @@ class CellSpec:
 
     def __init__(self, file: StudyFile, size: str, budget: str, recipe: str) -> None:
         self.file, self.size, self.budget = file, size, budget
-        self.recipe: RecipeConfig = file.recipes[recipe]
+        self.recipe: RecipeConfig = recipe_of(file, recipe)
         self.cell = Cell(file.study, size, int(parse_count(budget)), recipe)
         self.where = f"recipes.{recipe}"
         written = self.recipe.spaces.get(size, self.recipe.space)
@@ -62,10 +62,23 @@ class CellSpec:
 
     @property
     def confirm_seeds(self) -> tuple[int, ...]:
-        """Return the fresh seeds with which this cell's winner runs again."""
+        """Return the fresh seeds with which this cell's winner runs again, for ensembles too."""
+        if self.member_seeds:
+            return ()  # an ensemble's members are runs of another cell
         chosen = self.recipe.confirm_cells
         here = chosen is None or f"{self.size}/{self.budget}" in chosen
-        return self.recipe.confirm_seeds if here else ()
+        own = self.recipe.confirm_seeds if here else ()
+        return tuple(dict.fromkeys((*own, *self.kept_seeds)))
+
+    @cached_property
+    def member_seeds(self) -> tuple[int, ...]:
+        """Return the seeds of an ensemble's members, () if the cell is no ensemble."""
+        return member_seeds(self.file, self.recipe)
+
+    @cached_property
+    def kept_seeds(self) -> tuple[int, ...]:
+        """Return the seeds at which the winner is a member of ensembles."""
+        return seeds_for_ensembles(self.file, self.cell.recipe, self.size, self.budget)
 
     @property
     def inherits(self) -> Cell | None:
@@ -113,7 +126,7 @@ class CellSpec:
             {"size": shape or self.size, "data.unique_tokens": self.budget, "seed": file.seed},
             {"objective": self.recipe.objective},
             {} if self.recipe.optimizer is None else {"optimizer": self.recipe.optimizer},
-            _runtime(file.resources.get(self.size)),
+            file.resources.get(self.size, ResourceConfig()).runtime,
             inherited or {},
             self.recipe.base,
         ]
@@ -146,6 +159,8 @@ class CellSpec:
 
     def warnings(self) -> list[str]:
         """List what a person should know although it is allowed."""
+        if self.member_seeds:
+            return []  # its members' cell lists it
         base = self.base()
         found = [batch_warning(base.batch_size, base.usable_rows)]
         if not self.borrows:
@@ -174,7 +189,7 @@ class CellSpec:
     def _check(self) -> None:
         """Raise ConfigError with every contradiction of the cell, before anything is trained."""
         base = self.base()
-        problems = _field_problems(self.boxes, base, self.where)
+        problems = field_problems(self.boxes, base, self.where)
         search, seeds = self.search, self.recipe.confirm_seeds
         if self.file.seed in seeds or len(set(seeds)) < len(seeds):
             problems.append(
@@ -234,70 +249,5 @@ def value_of(name: str, config: RunConfig) -> Any:
     return node
 
 
-def _field_problems(boxes: Sequence[Mapping[str, Axis]], base: RunConfig, where: str) -> list[str]:
-    """List axes that are not fields, and values that their field does not take."""
-    problems: list[str] = []
-    for box in boxes:
-        for name, axis in box.items():
-            refused = _no_axis(name)
-            if refused:
-                problems.append(f"{where}: {refused}")
-            if refused or isinstance(axis, Winners):
-                continue
-            ends = (axis.low, axis.high) if isinstance(axis, Range) else axis
-            for value in ends:
-                if name == "tau" and not (isinstance(value, (int, float)) and value > 0):
-                    problems.append(f"{where}: tau must be above 0, got {value!r}")
-                    continue
-                try:
-                    override(base, changes_of(((name, value),), base))
-                except ConfigError as error:
-                    problems += [f"{where}: {problem}" for problem in error.problems]
-    return list(dict.fromkeys(problems))
-
-
-NO_AXES = {
-    "seed": "a study is searched at one seed: write seed = N at the head of the file, and in the "
-    "recipe confirm_seeds = [1, 2] to run the winner again at others",
-    "size": "write the sizes at the head of the file: each is a cell of its own",
-    "data.unique_tokens": "write budgets at the head of the file: each is a cell of its own",
-    "data.val_tokens": "losses on two validation sets cannot be compared: write it in [base]",
-    "objective": "write a recipe for each objective",
-    "optimizer": "write a recipe for each optimizer",
-    "runtime": "it changes no result: write it in [base], or in [resources]",
-}
-
-
-def _no_axis(name: str) -> str:
-    """Explain why a field cannot be an axis of a space, and what to write; "" if it can."""
-    if name in AXES:
-        return ""
-    for field, remedy in NO_AXES.items():
-        whole = field in ("size", "runtime") and name.startswith(f"{field}.")
-        if name in (field, f"{field}.name") or whole:
-            return f"{name} is no axis of a space: {remedy}"
-    if name in field_names() or name.startswith(tuple(f"{field}." for field in PLUGGED)):
-        return ""
-    return f'"{name}" is not a field{did_you_mean(name, [*AXES, *field_names()])}'
-
-
 def _budgets(axis: Axis) -> tuple[str, ...]:
     return axis.winners if isinstance(axis, Winners) else ()
-
-
-def _runtime(wanted: ResourceConfig | None) -> dict[str, Any]:
-    """Return the runtime fields that a size's resources stand for."""
-    if wanted is None:
-        return {}
-    changes: dict[str, Any] = {}
-    if wanted.gpus is not None:
-        changes["runtime.device"] = "cuda" if wanted.gpus else "cpu"
-    if isinstance(wanted.gpus, float) and wanted.gpus >= 1:
-        changes["runtime.workers"] = int(wanted.gpus)
-    elif wanted.gpus:
-        changes |= {"runtime.workers": 1, "runtime.gpu_share": wanted.gpus}
-    elif wanted.workers:
-        changes["runtime.workers"] = wanted.workers
-    if wanted.threads:
-        changes["runtime.threads"] = wanted.threads
-    return changes

@@ -9,6 +9,7 @@ from pathlib import Path
 from dcray.config.counts import count_label, parse_count
 from dcray.errors import ConfigError, did_you_mean
 from dcray.study.average import refuse_long_averages
+from dcray.study.ensemble import ensemble_problems
 from dcray.study.schema import StudyFile, read_study
 from dcray.study.spec import CellSpec
 from dcray.types import Cell
@@ -39,7 +40,7 @@ class Study:
         first, cell_specs, problems = files[0], dict[Cell, CellSpec](), list[str]()
         names = [f"{path.name}: " for path in paths] or [""] * len(files)
         for file, name in zip(files, names, strict=True):
-            found = _name_problems(file)
+            found = [*_name_problems(file), *ensemble_problems(file)]
             if (file.study, file.seed, file.corpus) != (first.study, first.seed, first.corpus):
                 found.append(
                     "files of one study must agree in study, seed and corpus, got "
@@ -72,6 +73,7 @@ class Study:
     ) -> list[CellSpec]:
         """Select the cells of these sizes, budgets and recipes; an empty collection selects all.
 
+        With an ensemble comes the cell whose runs its members are.
         Raises ConfigError for a name that no cell has.
         """
         labels = [count_label(int(parse_count(budget))) for budget in budgets]
@@ -87,11 +89,13 @@ class Study:
             ]
         if problems:
             raise ConfigError(problems)
-        return [
+        chosen = [
             cell_spec
             for cell_spec in self.cell_specs
             if all(not names or _names(cell_spec)[what] in names for what, names in asked.items())
         ]
+        taken = {cell_spec.inherits for cell_spec in chosen if cell_spec.member_seeds}
+        return [one for one in self.cell_specs if one in chosen or one.cell in taken]
 
 
 def _names(cell_spec: CellSpec) -> dict[str, str]:

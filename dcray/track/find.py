@@ -43,6 +43,25 @@ def manifest(directory: Path, row: Row, *, tracking_uri: str | None = None) -> d
     )
 
 
+def member_rows(directory: Path, row: Row, *, tracking_uri: str | None = None) -> list[Row]:
+    """Read the results of an ensemble's members, in their order; of a run alone, itself.
+
+    Raises ConfigError for a member that is no longer on record.
+    """
+    names = [name for name in row.tags.get("members", "").split(",") if name]
+    if not names:
+        return [row]
+    found = results(directory, study=row.study, tracking_uri=tracking_uri).rows
+    by_key = {one.key: one for one in found}
+    lost = [name for name in names if name not in by_key]
+    if lost:
+        raise ConfigError(
+            f"the ensemble {row.key} has members that are no longer on record: {', '.join(lost)}; "
+            "search its study again"
+        )
+    return [by_key[name] for name in names]
+
+
 def _by_id(connection: Connection, run_id: str) -> Row:
     try:
         run = connection.client.get_run(run_id)

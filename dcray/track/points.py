@@ -107,9 +107,9 @@ def run_name(key: RunKey, params: Mapping[str, Any], axes: Mapping[str, Any] | N
     The cell is in it although the run lies under its cell: runs are compared across cells. axes:
     further settings that its cell searches, "weight=0.4".
     """
-    parts = [key.cell.label, short_name(params, axes), f"seed{key.seed}"]
-    if key.kind == "confirmation":
-        parts.append("confirmation")
+    parts = [key.cell.label, short_name(params, axes)]
+    parts += [] if key.kind == "ensemble" else [f"seed{key.seed}"]
+    parts += [key.kind] if key.kind in ("confirmation", "ensemble") else []
     return " ".join(filter(None, parts))
 
 

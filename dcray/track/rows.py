@@ -55,6 +55,15 @@ class Row:
         return Cell(self.study, self.size, self.unique_tokens, self.recipe)
 
     @property
+    def num_members(self) -> int:
+        """Return the number of runs that an ensemble averages, 1 for a run by itself.
+
+        So many times the training FLOPs of its configuration were spent, and inference takes so
+        many times those of one model.
+        """
+        return int(self.tags.get("ensemble", 1))
+
+    @property
     def all_device_seconds(self) -> float | None:
         """Multiply device_seconds, which is of one device, by the number of devices."""
         one = self.device_seconds
@@ -143,7 +152,8 @@ def candidates(rows: Iterable[Row], *, seed: int | None = None) -> list[Row]:
     """Select the rows of a cell that compete for the win, at the search seed (None: any).
 
     Results of an earlier version of a plug-in do not compete: the version that counts is the one
-    of the run that a search has marked as winner, else the one of the newest run.
+    of the run that a search has marked as winner, else the one of the newest run. In the same way
+    one ensemble counts, and alone: it competes with nothing.
     """
     found = [
         row
@@ -152,6 +162,9 @@ def candidates(rows: Iterable[Row], *, seed: int | None = None) -> list[Row]:
         if seed is None or row.seed == seed
     ]
     found.sort(key=lambda row: (row.tags.get("is_winner") == "true", row.started_at))
+    if found and found[-1].kind == "ensemble":
+        return [found[-1]]
+    found = [row for row in found if row.kind != "ensemble"]
     source = {plugged(row): sources_of(row) for row in found}  # the last stays
     return [row for row in found if sources_of(row) == source[plugged(row)]]
 

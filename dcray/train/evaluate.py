@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dcray.corpus.order import Slice
-from dcray.corpus.validation_rows import ValidationRows
+from dcray.corpus.validation_rows import ValidationRows, write_nats
 from dcray.objectives import LossTerm, Objective
 from dcray.progress import counted
 from dcray.rng import keyed
@@ -98,3 +100,37 @@ def sums_of(term: LossTerm) -> Tensor:
     zero = torch.zeros((), dtype=torch.float64, device=term.nats.device)
     parts = (term.nats, term.num_tokens, term.text_nats, term.text_bytes, term.variance)
     return torch.stack([zero if part is None else part.double() for part in parts])
+
+
+@torch.no_grad()
+def target_nats(
+    model: nn.Module, rows: ValidationRows, place: RankContext, *, microbatch_size: int
+) -> NDArray[np.float32]:
+    """Compute the nats (rows, T) of every validation target, in the rows' order, on every rank."""
+    every = np.arange(len(rows))
+    whole = Slice(every, np.zeros_like(every), np.ones(len(rows), dtype=bool))
+    mine = whole.part(place.rank, place.world_size, microbatch_size)
+    found = torch.zeros((len(rows), rows.tokens.shape[1] - 1), device=place.device)
+    for start in counted("batches of rows", range(0, len(mine), microbatch_size)):
+        here = slice(start, start + microbatch_size)
+        ids, real = mine.row_ids[here], mine.real[here]
+        batch = make_batch(rows.tokens[ids], real, mask_id=0, device=place.device)
+        nats = model(batch.inputs, causal=True, targets=batch.targets).float()
+        found.index_add_(0, place.put(ids), nats * batch.real.float()[:, None])
+    total: NDArray[np.float32] = place.total(found).cpu().numpy()
+    return total
+
+
+def keep_target_nats(
+    path: Path,
+    model: nn.Module,
+    *,
+    rows: ValidationRows,
+    place: RankContext,
+    microbatch_size: int,
+) -> None:
+    """Write the nats of every validation target to a file; called by all ranks together."""
+    nats = target_nats(model, rows, place, microbatch_size=microbatch_size)
+    if place.rank == 0:
+        write_nats(path, nats)
+    place.barrier()

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import nn
 
 from dcray.config.run import RunConfig
 from dcray.corpus.order import Order, tee_ids
@@ -54,20 +55,19 @@ class _Run:
         report: Callable[[Report], None],
         checkpoints: Checkpoints | None,
         should_stop: Callable[[], bool],
+        on_result: Callable[[nn.Module], None],
     ) -> None:
         self.config, self.data, self.place, self.report = config, data, place, report
         self.microbatch_size, self.checkpoints = microbatch_size, checkpoints
-        self.should_stop = should_stop
-        self.objective = config.objective.build()
-        self.order = Order(config)
+        self.should_stop, self.on_result = should_stop, on_result
+        self.objective, self.order = config.objective.build(), Order(config)
         self._build()
         self.meter, self.progress = Meter(), Progress()
         self.fork = fork_step(config.num_steps, config.schedule)
         self.validation_epochs = validation_epochs(config, num_rows=len(data.validation))
         self.point_every = max(1, math.ceil(config.num_steps / config.runtime.num_points))
         self.clock, self.earlier_seconds = ReportClock(config.runtime), 0.0
-        self.new_points: list[Point] = []
-        self.notes: tuple[str, ...] = ()
+        self.new_points, self.notes = list[Point](), tuple[str, ...]()
 
     def _build(self) -> None:
         self.model = blank_model(self.config, self.place)
@@ -143,6 +143,11 @@ class _Run:
             self.checkpoints.load_best(self.model)
             final = self._evaluate(self.objective.final(), FINAL_DRAW)
             loss, bpb, stderr = final.loss, final.bpb, final.stderr
+        with in_place(None if best_epoch else self.average):
+            self.stepper.scorer(
+                self.objective
+            )  # from here on the model computes with these weights
+            self.on_result(self.model)
         found = {"val_loss": loss, "val_loss_stderr": stderr, "val_bpb": bpb}
         raw = None if best_epoch else progress.raw_loss
         return self._outcome("complete", best_epoch=best_epoch, val_loss_raw=raw, **found)
@@ -153,13 +158,8 @@ class _Run:
         self.progress.step += 1
         step = self.progress.step
         if step % self.point_every == 0 or step == self.config.num_steps:
-            self.meter.close(
-                step=step,
-                epoch=self._epoch(),
-                tokens_seen=self._tokens_seen(step),
-                lr=lr,
-                norm=sums.grad_norm,
-            )
+            epoch, seen = self._epoch(), self._tokens_seen(step)
+            self.meter.close(step=step, epoch=epoch, tokens_seen=seen, lr=lr, norm=sums.grad_norm)
 
     def _validate(self) -> Outcome | None:
         self.place.wait()  # steps still under way are training time
@@ -272,10 +272,12 @@ def train(
     report: Callable[[Report], None],
     checkpoints: Checkpoints | None = None,
     should_stop: Callable[[], bool] = lambda: False,
+    on_result: Callable[[nn.Module], None] = lambda model: None,
 ) -> Outcome:
     """Train a resolved configuration, from its newest checkpoint if there is one.
 
     Every rank calls it with the same configuration; `report` is called equally often on each.
+    on_result: is called on every rank with the model whose loss is the result, if there is one.
     """
     with place.own_stream(), checkpoints or nullcontext():
         run = _Run(
@@ -286,6 +288,7 @@ def train(
             report=report,
             checkpoints=checkpoints,
             should_stop=should_stop,
+            on_result=on_result,
         )
         try:
             run.restore()

@@ -19,6 +19,7 @@ from dcray import plugins
 from dcray.cluster.environment import set_environment
 from dcray.config.run import RunConfig
 from dcray.corpus.stream import StreamRefs, fetch_rows, validation_rows
+from dcray.corpus.validation_rows import nats_file
 from dcray.reports import Outcome, Report
 from dcray.train.failure import group_environment, outcome_of, peer_seconds
 from dcray.types import RunSpec
@@ -133,6 +134,7 @@ def train_rank(
     import torch
 
     from dcray.train.checkpoint.manager import Checkpoints
+    from dcray.train.evaluate import keep_target_nats
     from dcray.train.loop import Data, train
     from dcray.train.shard import this_place
 
@@ -143,6 +145,13 @@ def train_rank(
         partial(fetch_rows, refs, run), validation_rows(refs, run.data.seq_len), refs.mask_id
     )
     assert run.runtime.microbatch_size is not None, "the driver chooses it"
+    keep_nats = partial(
+        keep_target_nats,
+        nats_file(checkpoints.parent, spec.name),
+        rows=data.validation,
+        place=place,
+        microbatch_size=run.runtime.microbatch_size,
+    )
     on_gpu = place.device.type == "cuda"
     place.wait()
     if on_gpu:  # the process may have trained a larger run before
@@ -163,6 +172,7 @@ def train_rank(
             save_at_fork=spec.save_at_fork,
         ),
         should_stop=(folder / STOP_FILE).exists,
+        on_result=keep_nats if spec.keeps_nats else lambda model: None,
     )
     peak = torch.cuda.max_memory_allocated(place.device) if on_gpu else None
     return asdict(outcome) | {"peak_bytes": peak}

@@ -258,7 +258,7 @@ def test_all_problems_at_once():
         ({"validation.epochs": [3, 1]}, "validation.epochs must rise, got [3, 1]"),
         ({"schedule.warmup_frac": 0.95}, "must be <= 1, got 0.95 + 0.1"),
         ({"average.kind": "emma"}, "average.kind must be one of 'none', 'ema' or 'mean', got"),
-        ({"average": "ema"}, '"average" is not a field (did you mean "average.kind"?)'),
+        ({"average": "emma"}, "average.kind must be one of 'none', 'ema' or 'mean', got"),
         ({"average.tau_epochs": 1}, 'only with average.kind = "ema", got "none": set that kind,'),
         ({"average": {"kind": "ema", "last_frac": 0.2}}, 'average.kind = "mean", got "ema": set'),
         ({"average": {"kind": "ema", "tau_epochs": 0}}, "average.tau_epochs must be above 0, got"),
@@ -381,6 +381,7 @@ def test_a_later_size_or_objective_replaces_what_was_said_of_an_earlier_one():
 
 def test_an_average_is_complete_and_another_kind_drops_its_field():
     """By table or by names, in one set of changes or in several that are merged."""
+    assert override(BASE, {"average": "ema"}) == override(BASE, {"average.kind": "ema"})
     ema = override(BASE, {"average": {"kind": "ema", "tau_epochs": 0.25}})
     assert ema == override(BASE, {"average.tau_epochs": 0.25, "average.kind": "ema"})
     assert ema.to_dict()["average"] == {"kind": "ema", "tau_epochs": 0.25}

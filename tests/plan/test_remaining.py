@@ -14,7 +14,7 @@ from dcray.plan.remaining import Outlook, run_flops
 from dcray.reports import Report
 from dcray.study.study import Study
 from dcray.types import RunReport
-from tests.search.player import bowl, state_of
+from tests.search.player import MINI, bowl, state_of, study_of
 
 RATES = {"60k": 18e9, "119k": 26e9, "226k": 36e9}  # FLOP/s of a core
 BESIDE = 1.5  # seconds of a run's start and end
@@ -78,3 +78,18 @@ def test_within_30_percent_from_a_quarter_of_the_way_on(seed, of_gpu):
     assert all(
         abs(seconds - (end - at)) <= 0.05 * end for at, seconds, *_ in said if at > 0.9 * end
     )
+
+
+def test_members_of_an_ensemble_are_counted_where_they_are_trained():
+    """Two seeds more of ar, and one result that takes no time, from the first moment on."""
+    plain = {**MINI, "sizes": ["60k"], "budgets": ["8k"]}
+    plain["recipes"] = {"ar": MINI["recipes"]["ar"]}
+    both = {**plain, "recipes": {**plain["recipes"], "e": {"inherit": "ar", "ensemble": 3}}}
+    trials = []
+    for table in (plain, both):
+        state = state_of(study_of(table))
+        outlook = Outlook(lambda state=state: state, lambda one: one.flops / 40e9)
+        trials.append(outlook.num_trials())
+    assert trials[1] == trials[0] + 2 + 1
+    said = replay(study_of(both))
+    assert [number for *_, number, _ in said] == [trials[1]] * len(said)

@@ -12,7 +12,7 @@ from dcray.errors import ConfigError
 from dcray.rng import keyed
 from dcray.train.batching import make_batch
 from dcray.train.checkpoint import writer
-from dcray.train.evaluate import evaluate
+from dcray.train.evaluate import evaluate, target_nats
 from dcray.train.shard import RankContext, build_model
 from dcray.train.step import accumulate
 from tests.support import MASK_ID, on_ranks, run_tiny, tiny_config, tiny_data
@@ -95,6 +95,21 @@ def test_validation_is_over_exactly_its_rows(world_size):
     for found in on_ranks(world_size, validation_loss, [1001, 1, 3]):
         for rows, loss in alone.items():
             assert loss == pytest.approx(found[rows], abs=1e-6)
+
+
+def nats_of_targets(place, num_rows):
+    config = tiny_config()
+    model = build_model(config, place)
+    rows = tiny_data(config, num_val_rows=num_rows).validation
+    return target_nats(model, rows, place, microbatch_size=4)
+
+
+def test_two_ranks_give_each_target_the_nats_of_one():
+    """7 rows in micro-batches of 4: both ranks pad, and no padding counts."""
+    alone = nats_of_targets(CPU, 7)
+    assert alone.shape == (7, 16)
+    for found in on_ranks(2, nats_of_targets, 7):
+        np.testing.assert_allclose(found, alone, atol=1e-6)
 
 
 def trained(place, folder, stop_at=None, **changes):

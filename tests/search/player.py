@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from dcray.search.cell import CellSearch
+from dcray.search.ensemble import search_of
 from dcray.search.specs import Fingerprint
 from dcray.search.state import GivenWinners, StudyState
 from dcray.study.schema import StudyFile
@@ -41,7 +41,7 @@ def state_of(study: Study, known: dict | None = None, winners: dict | None = Non
     """The state of a study's cells, on a corpus that is made up."""
     reading = Fingerprint(512, "corpus")
     searches = {
-        cell_spec.cell: CellSearch(cell_spec, reading)
+        cell_spec.cell: search_of(cell_spec, reading)
         for cell_spec in (cell_specs or study.cell_specs)
     }
     return StudyState(study.name, searches, GivenWinners(winners or {}), known=known or {})

@@ -7,6 +7,7 @@ from typing import Any
 
 from dcray.cli.screen.console import fitted_table
 from dcray.config.settings import short_names, value_text, varied
+from dcray.fit.ensemble import EnsembleLoss
 from dcray.search.cell_summary import COUNTS, CellSummary
 
 HEADS = (  # head, what it stands for, whether it is text
@@ -83,13 +84,14 @@ def cell_texts(line: CellSummary) -> list[str]:
 def notes(lines: Sequence[CellSummary]) -> list[str]:
     """List what a person should know beside the table, a sentence each."""
     found = [f"{line.cell.label} {line.note}" for line in lines if line.note]
+    found += [f"{line.cell.label}: {_members(line.ensemble)}" for line in lines if line.ensemble]
     if any(line.bound and line.val_loss is not None for line in lines):
         found.append("a loss after <= is an upper bound, over other tokens than a next-token loss")
     found += [
         f"{line.cell.label} has no winner: no run of it ended with a loss. Lower its lr, or mend "
         "what failed, and search again; what diverged is on record and is not repeated as it was"
         for line in lines
-        if line.state == "no winner"
+        if line.state == "no winner" and not line.note
     ]
     if stopped := _names([line for line in lines if line.state == "stopped"]):
         found.append(f"interrupted: {stopped}; the same command again goes on where it stopped")
@@ -102,6 +104,15 @@ def _names(lines: Sequence[CellSummary]) -> str:
     names = [line.cell.label for line in lines[:MAX_NAMES]]
     more = [f"{len(lines) - MAX_NAMES} more"] if len(lines) > MAX_NAMES else []
     return ", ".join(names + more)
+
+
+def _members(found: EnsembleLoss) -> str:
+    """Format an ensemble's losses: "1.8276 of one member, 1.7959 of 3, 1.7803 without end"."""
+    ends = "" if found.low is None else f" (95 %: {found.low:.4f} to {found.high:.4f})"
+    return (
+        f"{found.losses[0]:.4f} of one member, {found.loss:.4f} of {found.num_members}, "
+        f"{found.limit:.4f} without end{ends}"
+    )
 
 
 def tally(lines: Sequence[CellSummary]) -> str:
@@ -140,6 +151,7 @@ def _as_dict(line: CellSummary, further: Sequence[str]) -> dict[str, Any]:
         "device_hours": line.device_seconds / 3600,
         "winner_run_id": line.winner_run_id or None,
         "note": line.note,
+        "ensemble": vars(line.ensemble) if line.ensemble else None,
     }
 
 

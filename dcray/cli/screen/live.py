@@ -208,7 +208,7 @@ def run_label(spec: RunSpec) -> str:
         f"wd {optim.weight_decay:.4g}",
         f"lr {optim.lr:.4g}",
         *in_words(spec.settings),
-        f"seed {config.seed}",
+        f"{len(spec.members)} seeds averaged" if spec.members else f"seed {config.seed}",
     )
     return ", ".join(parts)
 

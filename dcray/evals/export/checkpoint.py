@@ -51,7 +51,7 @@ def check_target(folder: Path) -> None:
             raise ConfigError(f"dcray export needs {package}: {EXTRA}") from None
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"--out must be a new folder, and {folder} is there; name another")
-    with partial_folder(folder, cannot=_cannot):
+    with partial_folder(folder, cannot=cannot):
         pass
 
 
@@ -62,7 +62,7 @@ def export(run: LoadedRun, folder: Path) -> Export:
     cannot be written or the disk is full.
     """
     check_target(folder)
-    with partial_folder(folder, cannot=_cannot) as partial:
+    with partial_folder(folder, cannot=cannot) as partial:
         auto_class = _write(run, partial)
         largest, num_logits = compare_logits(run, partial, auto_class)
         if not largest <= LARGEST:
@@ -72,7 +72,7 @@ def export(run: LoadedRun, folder: Path) -> Export:
     return Export(folder, auto_class, largest, num_logits, num_texts)
 
 
-def _cannot(folder: Path, error: OSError) -> str:
+def cannot(folder: Path, error: OSError) -> str:
     """Format the error sentence for a folder that cannot be written, or whose disk is full."""
     why = os.strerror(error.errno or 0)
     remedy = "make room there, or name" if error.errno in NO_SPACE else "name"
@@ -107,7 +107,7 @@ def _write(run: LoadedRun, folder: Path) -> str:
 
 
 def _config(run: LoadedRun, auto_class: str) -> dict[str, Any]:
-    model, shape, row = run.model, run.model.shape, run.found.row
+    model, shape, row = run.single, run.single.shape, run.found.row
     name = auto_class.replace("AutoModelFor", "DcrayFor")
     return {
         "architectures": [name],

@@ -65,7 +65,7 @@ def token_gap_of(
     _check_comparable(first, second)
     nats, lengths, val_tokens = [], [], []
     for found in (first, second):
-        note(f"{found.label}: weights from {found.weights}")
+        note(f"{found.label}: weights from {found.place}")
         run = found.load(place, precision=precision, compiled=place.type == "cuda")
         tokens, _ = first.corpus.validation(run.config.data.val_tokens)
         rows = row_batch(run.seq_len, batch_size)

@@ -7,12 +7,13 @@ from typing import Any
 
 import torch
 
+from dcray.model.ensemble import Ensemble
 from dcray.model.transformer import Transformer
 
 
 @torch.inference_mode()
 def generate(
-    model: Transformer,
+    model: Transformer | Ensemble,
     tokenizer: Any,
     context: Sequence[int],
     *,

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dcray.evals.tasks.packing import PADDING, Batch, Request, Row, batch, pack
+from dcray.model.ensemble import Ensemble, averaged, members_of
 from dcray.model.rotary import rotary_tables
 from dcray.model.transformer import Context, Transformer
 from dcray.progress import counted
@@ -30,7 +31,7 @@ class Score:
 
 @torch.inference_mode()
 def log_likelihoods(
-    model: Transformer, requests: Sequence[Request], *, seq_len: int, batch_size: int
+    model: Transformer | Ensemble, requests: Sequence[Request], *, seq_len: int, batch_size: int
 ) -> list[Score]:
     """Compute the score of every request, in their order.
 
@@ -59,19 +60,23 @@ def batches(rows: Sequence[Row], batch_size: int) -> Iterator[Sequence[Row]]:
         yield rows[start : start + batch_size]
 
 
-def _targets(model: Transformer, held: Batch) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+def _targets(
+    model: Transformer | Ensemble, held: Batch
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """Compute (nats, is it the likeliest) of each target; logits of a shared input only once."""
-    states = tree_states(model, held)
+    members, device = members_of(model), model.embed.weight.device
     where, index = np.unique(held.where, return_inverse=True)
-    device = states.device
-    kept = states.flatten(0, 1)[torch.from_numpy(where).to(device)]
+    places = torch.from_numpy(where).to(device)
+    kept = [tree_states(one, held).flatten(0, 1)[places] for one in members]
     rows = torch.from_numpy(index).to(device)
     targets = torch.from_numpy(held.targets).to(device)
     order = np.argsort(index, kind="stable")
     nats, hit = np.zeros(len(index)), np.zeros(len(index), bool)
-    step = max(1, HEAD_ELEMENTS // model.head.out_features)
+    step = max(1, HEAD_ELEMENTS // (len(members) * members[0].head.out_features))
     for start in range(0, len(where), step):
-        logits = model.head(kept[start : start + step])[:, : model.vocab_size].float()
+        part = slice(start, start + step)
+        each = [one.head(states[part]) for one, states in zip(members, kept, strict=True)]
+        logits = averaged([one[:, : model.vocab_size].float() for one in each])
         mine = order[(index[order] >= start) & (index[order] < start + step)]
         here = torch.from_numpy(mine).to(device)
         local = rows[here] - start

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from dcray.report.analysis import Analysis
+from dcray.report.tables.ensembles import ensembles
 from dcray.report.tables.laws import fits, residuals, worth
 from dcray.report.tables.study import ALL, beside, cells, left_out, pairs, recipes
 from dcray.report.tables.table import Table
@@ -28,6 +29,7 @@ TABLES: dict[str, tuple[str, Callable[[Analysis], list[Table]]]] = {
     "worth": ("What a recipe is worth", _by_source(worth)),
     "recipes": ("Recipes by size", recipes),
     "pairs": ("Recipes on equal seeds", pairs),
+    "ensembles": ("Ensembles of seeds", ensembles),
     "cells": ("Cells and their winners", cells),
     "fits": ("Laws", _by_source(fits)),
     "residuals": ("Residuals", _by_source(residuals)),
@@ -42,6 +44,7 @@ def brief(found: Analysis) -> list[Table]:
         *_by_source(_leading_worth)(found),
         *recipes(found),
         *(one.only(lambda row: row[2] == ALL) for one in pairs(found)),
+        *ensembles(found),
         *cells(found),
         *_by_source(fits)(found),
         *beside(found),

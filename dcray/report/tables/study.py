@@ -33,7 +33,7 @@ def family(rows: Sequence[Row]) -> str | None:
 
     Multi-epoch AR has tuned epochs: several counts were tried in every cell. All are of AdamW.
     """
-    if rows[0].tags.get("optimizer", "adamw") != "adamw":
+    if rows[0].kind == "ensemble" or rows[0].tags.get("optimizer", "adamw") != "adamw":
         return None
     objective = rows[0].tags.get("objective") or rows[0].params.get("objective")
     weak = all((row.weight_decay or 0.0) <= WEAK_DECAY for row in rows)
@@ -100,14 +100,15 @@ def cells(found: Analysis) -> list[Table]:
     """
     noise, rows, further = found.choice.noise(), [], short_names(found.varied)
     for cell in found.cells:
-        best, own = cell.winner, cell.confirmed
+        best, own, averaged = cell.winner, cell.confirmed, cell.ensemble is not None
         settings = recorded_settings(best.params)
         rows.append(
             [
                 cell.name, best.num_epochs, _short(best.weight_decay), _short(best.lr),
                 _short(best.tau), *(value_text(settings.get(name)) for name in further),
-                cell.searched, own, None if own is None else own - cell.searched,
-                len(cell.fresh), len(cell.candidates),
+                None if averaged else cell.searched, own,
+                None if own is None or averaged else own - cell.searched,
+                best.num_members if averaged else len(cell.fresh), len(cell.candidates),
                 "; ".join(filter(None, [cell.bound, *cell.flags(noise)])),
             ]
         )  # fmt: skip

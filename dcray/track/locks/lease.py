@@ -50,10 +50,17 @@ class Lease:
         self._released = False
         registry[run_id] = self
 
-    def tag(self, tags: Mapping[str, str], *, val_loss: float | None = None) -> None:
-        """Record the state of the cell's search, and its best loss; never blocks."""
+    def tag(
+        self,
+        tags: Mapping[str, str],
+        *,
+        val_loss: float | None = None,
+        more: Mapping[str, float] | None = None,
+    ) -> None:
+        """Record the state of the cell's search, its best loss and more metrics; never blocks."""
         now = round(time.time() * 1000)
-        metrics = [] if val_loss is None else [("val_loss", val_loss, now, 0)]
+        named = dict(more or {}) | ({} if val_loss is None else {"val_loss": val_loss})
+        metrics = [(name, value, now, 0) for name, value in named.items()]
         self._writer.put(Write(self.run_id, self.attempt, metrics=metrics, tags=dict(tags)))
 
     def held(self) -> bool:
