@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from dcray.report.analysis import Analysis
 from dcray.report.tables.laws import fits, residuals, worth
+from dcray.report.tables.recipes import by_worth
 from dcray.report.tables.study import ALL, beside, cells, left_out, pairs, recipes
 from dcray.report.tables.table import Table
 
@@ -25,6 +26,7 @@ def _by_source(make: Callable[[Analysis], list[Table]]) -> Callable[[Analysis], 
 
 
 TABLES: dict[str, tuple[str, Callable[[Analysis], list[Table]]]] = {
+    "by-worth": ("Recipes by worth", by_worth),
     "worth": ("What a recipe is worth", _by_source(worth)),
     "recipes": ("Recipes by size", recipes),
     "pairs": ("Recipes on equal seeds", pairs),
@@ -37,9 +39,14 @@ TABLES: dict[str, tuple[str, Callable[[Analysis], list[Table]]]] = {
 
 
 def brief(found: Analysis) -> list[Table]:
-    """Make the tables that fit on a screen: of `worth` the leading law, of `pairs` the totals."""
+    """Make the tables that fit on a screen: of `worth` the leading law, of `pairs` the totals.
+
+    Recipes stand side by side if there are several.
+    """
+    several = len({one.recipe for one in found.standings}) > 1
     return [
         *_by_source(_leading_worth)(found),
+        *(by_worth(found) if several else ()),
         *recipes(found),
         *(one.only(lambda row: row[2] == ALL) for one in pairs(found)),
         *cells(found),
