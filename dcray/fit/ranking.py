@@ -28,8 +28,9 @@ class Standing:
     """What a recipe is worth at equal `at_equal`, budget by budget, with intervals and nulls.
 
     why: a sentence for each number that is missing. difference: recipe minus baseline in nats with
-    its 95 % interval: over equal cells and seeds (`sample` counts them), or over the budgets that
-    are compared at equal FLOPs; flops: {budget: FLOPs at which it is compared}.
+    its 95 % interval: over equal cells and seeds, or over the budgets that
+    are compared at equal FLOPs. sample: what losses these are; flops: {budget: FLOPs at which the
+    two are compared}.
     bias: a sentence if one of the two selected from more candidates, else "".
     """
 
@@ -83,7 +84,7 @@ def differences(pairs: Sequence[Paired], seeds: str = "") -> dict[str, Any]:
     if not pairs:
         return {}
     whole = pairs[0]
-    sample = ", ".join(filter(None, [whole.sample, seeds]))
+    sample = ", ".join(filter(None, [whole.sample, seeds]))  # "32 pairs (16 cells, 2 seeds), ..."
     return {"difference": whole.mean, "low": whole.low, "high": whole.high, "sample": sample}
 
 
@@ -154,5 +155,5 @@ def _line(one: Standing, worth: Equivalence | None) -> dict[str, Any]:
     return found | {
         "law": worth.law if worth else None, "num_params": worth.num_params if worth else None,
         "difference": one.difference, "difference_low": one.low, "difference_high": one.high,
-        "pairs": one.sample or None, "why": "; ".join(one.why) or None,
+        "sample": one.sample or None, "why": "; ".join(one.why) or None,
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""runs.csv, cells.csv, recipes.csv and fit.json: the analysis as data, with every digit of every number."""
+"""runs.csv, cells.csv, recipes.csv and fit.json: the analysis as data, with every digit."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dcray.fit.output.headline import outside_at, span
-from dcray.fit.ranking import Standing
+from dcray.fit.ranking import PARAMETERS, Standing
 
 HEADER = ("recipe", "at equal", "worth", "95 %", "95 % of the null", "outside its null at",
           "difference", "95 % of it")  # fmt: skip
@@ -25,32 +25,40 @@ def columns(standings: Sequence[Standing]) -> tuple[list[str], list[list[Any]]]:
     rows = []
     for one in standings:
         told = one.told
-        drawn = [a for a in told if a.answered_frac is not None]
-        rows.append([
-            one.label, one.at_equal, span(told) if told else None,
-            _ends([(a.low, a.high) for a in drawn]),
-            _ends([(a.null_low, a.null_high) for a in drawn]),
-            outside_at(drawn) if drawn else None,
-            None if one.difference is None else f"{one.difference:+.4f}",
-            None if one.low is None or one.high is None else f"[{one.low:+.4f}, {one.high:+.4f}]",
-        ])  # fmt: skip
+        drawn = [a for a in told if a.answered_frac is not None and a.data_efficiency is not None]
+        rows.append(
+            [
+                one.label, one.at_equal, span(told) if told else None,
+                _ends([(a.low, a.high) for a in drawn]),
+                _ends([(a.null_low, a.null_high) for a in drawn]),
+                outside_at(drawn) if drawn else None,
+                None if one.difference is None else f"{one.difference:+.4f}",
+                None if one.low is None else f"[{one.low:+.4f}, {one.high:+.4f}]",
+            ]
+        )  # fmt: skip
     return list(HEADER), rows
 
 
-def notes(standings: Sequence[Standing]) -> list[str]:
-    """Say why a number is missing, each reason once, and what the pairs are."""
-    said: dict[str, list[str]] = {}
-    for one in standings:
-        if one.why:
-            said.setdefault("; ".join(one.why), []).append(f"{one.label} at equal {one.at_equal}")
-    found = [f"{', '.join(whose)}: {why}." for why, whose in said.items()]
+def notes(standings: Sequence[Standing], *, every: bool = True) -> list[str]:
+    """Say why numbers are missing, and on what the differences are, each sentence once.
+
+    every: name the budgets without a number too; else recipes without any number alone.
+    """
+    why: dict[str, list[str]] = {}
     samples: dict[str, list[str]] = {}
     for one in standings:
+        if one.why and (every or not one.worths):
+            why.setdefault("; ".join(one.why), []).append(f"{one.label} at equal {one.at_equal}")
         if one.sample:
-            samples.setdefault(one.sample, []).append(one.label)
-    found += dict.fromkeys(one.bias for one in standings if one.bias)
-    return found + [
-        f"The difference of {', '.join(its)} is over {it}." for it, its in samples.items()
+            equal = PARAMETERS if one.at_equal == PARAMETERS else "FLOPs"
+            its = samples.setdefault(
+                f"At equal {equal} the losses of {{}} are on {one.sample}.", []
+            )
+            its += [one.label] if one.label not in its else []
+    return [
+        *(f"{', '.join(whose)}: {reason}." for reason, whose in why.items()),
+        *(text.format(", ".join(its)) for text, its in samples.items()),
+        *dict.fromkeys(one.bias for one in standings if one.bias),
     ]
 
 

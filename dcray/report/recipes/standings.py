@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from dcray.errors import ConfigError, plural
+from dcray.errors import ConfigError
 from dcray.fit.answer import Answer
 from dcray.fit.equal_cost import EqualCost, Noise, at_equal_cost, seed_noise
 from dcray.fit.fit import log_squares, ranked
@@ -65,8 +65,7 @@ def standings(
                 choice, (baseline, recipe), at_equal, spending, noise, num_draws
             )
             bias = choice.uneven(baseline, recipe) if compared.flops and source == "search" else ""
-            sample = f"{plural(len(compared.flops), 'budget')} at equal {at_equal}, {WORDS[source]}"
-            sample += f", with the noise of {of}" if of and num_draws else ""
+            sample = WORDS[source] + (f", with the noise of {of}" if of and num_draws else "")
             one = at_cost(recipe, recipe, at_equal, compared)
             each.append(replace(one, sample=sample if compared.flops else "", bias=bias))
         members = max(num_members(cell) for cell in choice.of(recipe))

@@ -39,20 +39,22 @@ TABLES: dict[str, tuple[str, Callable[[Analysis], list[Table]]]] = {
 
 
 def brief(found: Analysis) -> list[Table]:
-    """Make the tables that fit on a screen: of `worth` the leading law, of `pairs` the totals.
-
-    Recipes stand side by side if there are several.
-    """
-    several = len({one.recipe for one in found.standings}) > 1
+    """Make the tables that fit on a screen: of `worth` the leading law, of `pairs` the totals."""
     return [
         *_by_source(_leading_worth)(found),
-        *(by_worth(found) if several else ()),
+        *side_by_side(found),
         *recipes(found),
         *(one.only(lambda row: row[2] == ALL) for one in pairs(found)),
         *cells(found),
         *_by_source(fits)(found),
         *beside(found),
     ]
+
+
+def side_by_side(found: Analysis) -> list[Table]:
+    """Tabulate recipes by worth, with short notes; [] for fewer than two beside the baseline."""
+    several = len({one.recipe for one in found.standings}) > 1
+    return by_worth(found, every=False) if several else []
 
 
 def _leading_worth(found: Analysis) -> list[Table]:
