@@ -56,7 +56,7 @@ class Standing:
     @property
     def middle(self) -> float | None:
         """Compute the geometric mean of the worths over budgets; None without any."""
-        ratios = [one.ratio_or_bound for one in self.told]
+        ratios = [float(one.ratio_or_bound or 0.0) for one in self.told]
         return float(np.exp(np.mean(np.log(ratios)))) if ratios else None
 
 

@@ -45,9 +45,11 @@ def study(worths=None, *, seeds=(1, 2, 3), sizes=tuple(SIZES), budgets=BUDGETS, 
         for size in sizes:
             for budget in budgets:
                 truth = softq(size, budget, worth)
+                tokens = str(config(size, budget).train_tokens)
                 for seed in (42, *seeds):
                     loss = truth * np.exp(NOISE * random.standard_normal())
                     kind = "branch" if seed == 42 else "confirmation"
                     rows.append(row(loss, size=size, N=SIZES[size], U=budget, recipe=recipe,
-                                    seed=seed, kind=kind, objective=objective))  # fmt: skip
+                                    seed=seed, kind=kind, objective=objective,
+                                    train_tokens=tokens))  # fmt: skip
     return rows

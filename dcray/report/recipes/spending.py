@@ -21,7 +21,7 @@ from dcray.fit.ranking import TRAINING
 from dcray.report.cells import Cell, loss_of
 from dcray.track.rows import Row
 
-MEMBERS = "num_members"  # of an ensemble: a column or a tag of its runs, else of its cell
+MEMBERS = "ensemble"  # the tag of a result that averages runs: how many
 ConfigOf = Callable[[str], Mapping[str, Any]]  # run id: the configuration on record
 
 
@@ -33,13 +33,9 @@ class Forward:
     training: float
 
 
-def num_members(cell: Cell, row: Row | None = None) -> int:
-    """Return the number of runs whose ensemble a cell's loss is of; 1 for a single run."""
-    its = row or cell.winner
-    for marks in (its.params, its.tags, cell.tags):
-        if MEMBERS in marks:
-            return int(marks[MEMBERS])
-    return 1
+def num_members(row: Row) -> int:
+    """Return the number of runs that an ensemble averages; 1 for a run by itself."""
+    return int(row.tags.get(MEMBERS, 1))
 
 
 def forward_of(config: Mapping[str, Any]) -> Forward:
@@ -72,23 +68,23 @@ class Spending:
         if tokens is None and row.num_epochs is None:
             raise ConfigError(f"run {row.run_id} does not say its tokens")
         trained = float(tokens) if tokens else float(row.num_epochs or 0) * row.unique_tokens
-        return self._forward(cell).training * trained * num_members(cell, row)
+        return self._forward(cell).training * trained * num_members(row)
 
     def inference(self, cell: Cell, row: Row) -> float:
         """Compute the FLOPs of reading one token; raises ConfigError if they are not on record."""
-        return self._forward(cell).reading * num_members(cell, row)
+        return self._forward(cell).reading * num_members(row)
 
     def columns(self, cell: Cell, row: Row) -> dict[str, Any]:
         """Return num_members, training_flops and inference_flops (a token); None if not known."""
+        found: dict[str, Any] = {"num_members": num_members(row)}
         try:
-            flops = self.training(cell, row), self.inference(cell, row)
+            flops = {
+                "training_flops": self.training(cell, row),
+                "inference_flops": self.inference(cell, row),
+            }
         except ConfigError:
-            flops = None, None
-        return {
-            MEMBERS: num_members(cell, row),
-            "training_flops": flops[0],
-            "inference_flops": flops[1],
-        }
+            return found | dict.fromkeys(("training_flops", "inference_flops"))
+        return found | flops
 
     def _forward(self, cell: Cell) -> Forward:
         """Return the cost of a token at the cell's size under its recipe."""
@@ -112,8 +108,10 @@ class Spending:
     def spent(self, cells: Sequence[Cell], source: str, at_equal: str) -> list[Spent]:
         """List the losses of one recipe's cells with what they cost, in training or in reading.
 
-        On fresh seeds the winners count; on the search seed every result, since a cheaper one may
-        be the lowest at its cost. Raises ConfigError if a cost is not on record.
+        On fresh seeds the winners count, an ensemble of K as K seeds; on the search seed every
+        result, since a cheaper one may be the lowest at its cost.
+
+        Raises ConfigError if a cost is not on record.
         """
         flops = self.training if at_equal == TRAINING else self.inference
         found = []
@@ -122,5 +120,6 @@ class Spending:
             if source != "confirmed":
                 found += [Spent(U, flops(cell, row), loss_of(row)) for row in cell.candidates]
             elif cell.fresh:
-                found.append(Spent(U, flops(cell, best), cell.loss(source), len(cell.fresh)))
+                num_seeds = sum(num_members(row) for row in cell.fresh)
+                found.append(Spent(U, flops(cell, best), cell.loss(source), num_seeds))
         return found

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from dcray.errors import ConfigError
+import numpy as np
+
+from dcray.errors import ConfigError, plural
 from dcray.fit.answer import Answer
 from dcray.fit.equal_cost import EqualCost, Noise, at_equal_cost, seed_noise
 from dcray.fit.fit import log_squares, ranked
@@ -57,6 +59,9 @@ def standings(
     for recipe, its in counted("recipes side by side", list(told.items())):
         noise, of = _noise(choice, its.answer)
         each = [_at_parameters(recipe, its)]
+        if each[0].difference is None and not its.apart:
+            unpaired = _unpaired(choice, (baseline, recipe), noise if num_draws else None)
+            each = [replace(each[0], **unpaired)]
         for at_equal in (TRAINING, INFERENCE):
             if its.apart:
                 each.append(Standing(recipe, recipe, at_equal, why=(its.apart,)))
@@ -68,7 +73,7 @@ def standings(
             sample = WORDS[source] + (f", with the noise of {of}" if of and num_draws else "")
             one = at_cost(recipe, recipe, at_equal, compared)
             each.append(replace(one, sample=sample if compared.flops else "", bias=bias))
-        members = max(num_members(cell) for cell in choice.of(recipe))
+        members = max(num_members(cell.winner) for cell in choice.of(recipe))
         label = choice.label(recipe)
         found += [replace(one, label=label, num_members=members) for one in each]
     return tuple(by_worth(found))
@@ -81,6 +86,37 @@ def _at_parameters(recipe: str, its: Told) -> Standing:
         pairs = differences(its.pairs, its.seeds)
         found = Standing(recipe, recipe, PARAMETERS, why=its.why, **pairs)
     return replace(found, bias=its.bias)
+
+
+def _unpaired(
+    choice: Choice, names: tuple[str, str], noise: Noise | None
+) -> dict[str, float | str | None]:
+    """Compute the difference of two recipes over equal cells that share no seed, as fields.
+
+    Its interval is that of the noise of seeds, by Student's t; without `noise` there is none.
+    """
+    from scipy.stats import t
+
+    source = choice.source_of(*names)
+    own, other = (
+        {cell.place[:2]: cell for cell in choice.of(name) if cell.counted(source)} for name in names
+    )
+    both = [(own[place], other[place]) for place in own.keys() & other.keys()]
+    if not both:
+        return {}
+    mean = float(np.mean([two.loss(source) - one.loss(source) for one, two in both]))
+    found: dict[str, float | str | None] = {"difference": mean}
+    sample = f"{plural(len(both), 'cell')}, {WORDS[source]}, not paired"
+    if noise is not None:
+        squares = sum(
+            cell.loss(source) ** 2 / sum(map(num_members, cell.counted(source)))
+            for pair in both
+            for cell in pair
+        )
+        error = np.sqrt(noise.squares / noise.freedom * squares) / len(both)
+        half = float(t.ppf(0.975, noise.freedom) * error)
+        found |= {"low": mean - half, "high": mean + half}
+    return found | {"sample": sample}
 
 
 def _noise(choice: Choice, answer: Answer | None) -> tuple[Noise | None, str]:
