@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 from dataclasses import replace
 from itertools import pairwise
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
+import dcray.api as dc
 from dcray.config.run import RunConfig
 from dcray.config.sizes import SIZES as SHAPES
 from dcray.cost import training_flops
@@ -25,9 +27,12 @@ from dcray.report.page import page
 from dcray.report.recipes.spending import Spending, forward_of
 from dcray.report.tables.contents import brief, side_by_side
 from dcray.report.tables.recipes import by_worth
-from tests.report.planted import BUDGETS, SIZES
+from dcray.track.store import Store
+from dcray.types import Cell as Place
+from tests.fit.test_cli_fit import invoke
+from tests.report.planted import BUDGETS, SIZES, plant
 from tests.report.rows import row
-from tests.report.side_by_side import WORTHS, config, configs, study
+from tests.report.side_by_side import WORTHS, config, configs, softq, study
 
 FEW = [
     row(3.5 + 0.01 * (seed == 1), size="60k", N=SIZES["60k"], U=16_000, recipe="few", seed=seed,
@@ -316,9 +321,9 @@ def test_the_figure_shows_every_number_and_cuts_nothing_off(found):
         settle(figure)
     renderer = FigureCanvasAgg(figure).get_renderer()
     box, (width, height) = figure.get_tightbbox(renderer), figure.get_size_inches()
-    assert (figure.get_figwidth(), round(box.x0, 1), round(box.y0, 1)) == (3.5, 0, 0)
-    assert box.x1 <= width + 0.02
-    assert box.y1 <= height + 0.02
+    assert figure.get_figwidth() == 3.5
+    assert -0.02 <= box.x0 < box.x1 <= width + 0.02
+    assert -0.02 <= box.y0 < box.y1 <= height + 0.02
     assert min(t.get_fontsize() for t in figure.findobj(mpl.text.Text) if t.get_text()) >= 6.5
     (legend,) = figure.legends
     under = legend.get_window_extent(renderer)
@@ -336,6 +341,69 @@ def test_one_recipe_alone_has_no_figure_side_by_side_and_no_table_on_the_screen(
     assert not [t for t in brief(one) if t.header[1] == "at equal"]
     (table,) = by_worth(one)
     assert [r[1] for r in table.rows] == list(EQUALS)
+
+
+def recorded(directory):
+    """A record of ar, mir, muon and a recipe of one cell, each run with its configuration."""
+    with Store.open(directory, study="many") as store:
+        for recipe, worth in (("ar", 1.0), ("mir", 1.2), ("muon", 1.4), ("few", 1.1)):
+            objective = "mir" if recipe == "mir" else "ar"
+            for size in ("60k", "226k", "431k") if recipe != "few" else ("60k",):
+                for budget in BUDGETS[:3] if recipe != "few" else BUDGETS[:1]:
+                    run = config(size, budget, objective)
+                    place, loss = Place("many", size, budget, recipe), softq(size, budget, worth)
+                    plant(store, place, loss=loss, objective=objective, config=run.to_dict(),
+                          train_tokens=run.train_tokens, name=recipe)  # fmt: skip
+
+
+def test_the_command_sets_recipes_of_a_record_side_by_side(tmp_path):
+    recorded(tmp_path)
+    words = ("analyze", "many", "--dir", tmp_path, "--bootstrap", 0)
+    said = invoke(*words).output
+    assert "Worth in ar's unique data, from the lowest to the highest budget" in said
+    table = [
+        words
+        for words in map(str.split, said.splitlines())
+        if words[1:2] != ["equal"] and "FLOPs" in words[2:3]
+    ]
+    assert [line[0] for line in table] == ["muon", "muon", "mir", "mir", "few", "few"]
+    assert "few at equal parameters: recipe few has one model size only" in said
+    folder = tmp_path / "many" / "analysis"
+    assert (folder / "recipes-by-worth.svg").exists()
+    assert "## Recipes by worth" in (folder / "tables.md").read_text()
+    lines = list(csv.DictReader((folder / "recipes.csv").open()))
+    (flops,) = {float(line["flops"]) for line in lines if (line["recipe"], line["unique_tokens"])
+                == ("muon", "16000") and line["at_equal"] == TRAINING}  # fmt: skip
+    assert flops == pytest.approx(training_flops(config("431k", 16_000)))
+
+    asked = json.loads(invoke(*words, "--recipe", "mir", "--recipe", "muon", "--json").output)
+    assert {line["recipe"] for line in asked["by_worth"]} == {"mir", "muon"}
+    for line in (one for one in asked["by_worth"] if one["at_equal"] == PARAMETERS):
+        assert line["worth"] == pytest.approx({"mir": 1.2, "muon": 1.4}[line["recipe"]], rel=0.02)
+    turned = json.loads(invoke(*words, "--baseline", "muon", "--recipe", "ar", "--json").output)
+    assert turned["by_worth"][0]["worth"] == pytest.approx(1 / 1.4, rel=0.02)
+    only = invoke(*words, "--recipe", "mir").output
+    assert "at equal" not in only
+    for wrong, sentence in (
+        (
+            ("--recipe", "mir", "--recipe", "muo"),
+            '"muo" (did you mean "muon"?)',
+        ),
+        (("--baseline", "mu0n"), '"mu0n" (did you mean "muon"?)'),
+        (("--recipe", "mir", "--recipe", "ar"), "--recipe ar is the baseline itself"),
+    ):
+        refused = invoke(*words, *wrong)
+        assert refused.exit_code == 2
+        assert sentence in " ".join(refused.output.split())
+
+    study = dc.read_study("many", dir=tmp_path, recipe=["mir", "muon"])
+    assert study.recipes.recipe.unique().tolist() == ["muon", "mir"]
+    assert "muon" in str(study).partition("outside its null at")[2]
+    assert study._repr_html_().count("<table") == 2
+    fitted = dc.fit(folder / "cells.csv", recipe=["mir", "muon"])
+    at_parameters = study.recipes[study.recipes.at_equal == PARAMETERS]
+    assert fitted.recipes.worth.tolist() == pytest.approx(at_parameters.worth.tolist())
+    assert "Worth in ar's unique data" in fitted.text
 
 
 def test_the_page_has_the_table_and_the_figure_and_leads_as_before(found):
