@@ -21,7 +21,7 @@ from dcray.fit.ranking import (
     by_worth,
     differences,
 )
-from dcray.fit.uncertainty.paired import Paired
+from dcray.fit.uncertainty.paired import LEVEL, Paired
 from dcray.progress import counted
 from dcray.report.basis import WORDS, Choice
 from dcray.report.cells import loss_of
@@ -60,8 +60,8 @@ def standings(
         noise, of = _noise(choice, its.answer)
         each = [_at_parameters(recipe, its)]
         if each[0].difference is None and not its.apart:
-            unpaired = _unpaired(choice, (baseline, recipe), noise if num_draws else None)
-            each = [replace(each[0], **unpaired)]
+            drawn = noise if num_draws else None
+            each = [_unpaired(each[0], choice, (baseline, recipe), drawn)]
         for at_equal in (TRAINING, INFERENCE):
             if its.apart:
                 each.append(Standing(recipe, recipe, at_equal, why=(its.apart,)))
@@ -89,11 +89,11 @@ def _at_parameters(recipe: str, its: Told) -> Standing:
 
 
 def _unpaired(
-    choice: Choice, names: tuple[str, str], noise: Noise | None
-) -> dict[str, float | str | None]:
-    """Compute the difference of two recipes over equal cells that share no seed, as fields.
+    one: Standing, choice: Choice, names: tuple[str, str], noise: Noise | None
+) -> Standing:
+    """Give a standing without pairs the difference over equal cells, whose seeds are not equal.
 
-    Its interval is that of the noise of seeds, by Student's t; without `noise` there is none.
+    The interval is that of the noise of seeds, by Student's t; without `noise` there is none.
     """
     from scipy.stats import t
 
@@ -101,22 +101,22 @@ def _unpaired(
     own, other = (
         {cell.place[:2]: cell for cell in choice.of(name) if cell.counted(source)} for name in names
     )
-    both = [(own[place], other[place]) for place in own.keys() & other.keys()]
+    both = [(own[place], other[place]) for place in own if place in other]
     if not both:
-        return {}
-    mean = float(np.mean([two.loss(source) - one.loss(source) for one, two in both]))
-    found: dict[str, float | str | None] = {"difference": mean}
+        return one
+    mean = float(np.mean([its.loss(source) - base.loss(source) for base, its in both]))
     sample = f"{plural(len(both), 'cell')}, {WORDS[source]}, not paired"
-    if noise is not None:
-        squares = sum(
-            cell.loss(source) ** 2 / sum(map(num_members, cell.counted(source)))
-            for pair in both
-            for cell in pair
-        )
-        error = np.sqrt(noise.squares / noise.freedom * squares) / len(both)
-        half = float(t.ppf(0.975, noise.freedom) * error)
-        found |= {"low": mean - half, "high": mean + half}
-    return found | {"sample": sample}
+    found = replace(one, difference=mean, sample=sample)
+    if noise is None:
+        return found
+    squares = sum(
+        cell.loss(source) ** 2 / sum(map(num_members, cell.counted(source)))
+        for pair in both
+        for cell in pair
+    )
+    error = np.sqrt(noise.squares / noise.freedom * squares) / len(both)
+    half = float(t.ppf((1 + LEVEL) / 2, noise.freedom) * error)
+    return replace(found, low=mean - half, high=mean + half)
 
 
 def _noise(choice: Choice, answer: Answer | None) -> tuple[Noise | None, str]:
