@@ -45,19 +45,19 @@ def notes(standings: Sequence[Standing], *, every: bool = True) -> list[str]:
     every: name the budgets without a number too; else recipes without any number alone.
     """
     why: dict[str, list[str]] = {}
-    samples: dict[str, list[str]] = {}
+    samples: dict[tuple[str, str], list[str]] = {}
     for one in standings:
         if one.why and (every or not one.worths):
             why.setdefault("; ".join(one.why), []).append(f"{one.label} at equal {one.at_equal}")
         if one.sample:
             equal = PARAMETERS if one.at_equal == PARAMETERS else "FLOPs"
-            its = samples.setdefault(
-                f"At equal {equal} the losses of {{}} are on {one.sample}.", []
-            )
-            its += [one.label] if one.label not in its else []
+            samples.setdefault((equal, one.sample), []).append(one.label)
     return [
         *(f"{', '.join(whose)}: {reason}." for reason, whose in why.items()),
-        *(text.format(", ".join(its)) for text, its in samples.items()),
+        *(
+            f"At equal {equal} the losses of {', '.join(dict.fromkeys(whose))} are on {sample}."
+            for (equal, sample), whose in samples.items()
+        ),
         *dict.fromkeys(one.bias for one in standings if one.bias),
     ]
 
