@@ -89,8 +89,8 @@ def _cells_csv(found: Analysis, recipes: Sequence[str], source: str) -> str:
             "seed": row.seed, "val_loss": row.val_loss,
             "val_bpb": row.val_bpb, "bound": row.tags.get("bound"), "source": source,
             "search_val_loss": cell.searched, "num_candidates": cell.num_candidates,
-            **found.spending.columns(cell, row),
             "run_id": row.run_id, "config_hash": row.config_hash,
+            **found.spending.columns(cell, row),
         }
         for cell in found.choice.of(*recipes)
         for row in cell.counted(source)
