@@ -37,6 +37,7 @@ def fit(
     """Fit scaling laws to a frame or a file of losses, as `dcray fit` does.
 
     losses: num_params, unique_tokens, val_loss and, to compare, recipe; a row for each cell.
+    baseline and recipe may name any recipe, recipe several; (): all that have enough cells.
     columns: {field: column} and units: {field: unit} if the names are no known aliases.
     keep: "lowest" takes the lowest loss of each cell of a sweep. bootstrap: resamples for intervals
     and nulls; 0: none.
@@ -77,6 +78,7 @@ def read_study(
 ) -> StudyReport:
     """Read a study from its record and analyze it; nothing is written.
 
+    baseline and recipe may name any recipe, recipe several; (): all that have enough cells.
     source: "search" or "confirmed"; None: chosen for each comparison. against: another study to set
     beside this one. bootstrap: resamples for intervals; 0: none.
 

@@ -59,6 +59,13 @@ class Fitted:
 
         return pd.DataFrame(self.to_dict()["efficiency"])
 
+    @property
+    def recipes(self) -> pd.DataFrame:
+        """List recipes by worth at equal parameters, the one worth most first: a row a budget."""
+        import pandas as pd
+
+        return pd.DataFrame(self.to_dict()["by_worth"])
+
     @cached_property
     def figures(self) -> dict[str, Figure]:
         """Draw every figure for which the grid holds the data: {name: figure}."""
@@ -101,6 +108,13 @@ class StudyReport:
         return _frame(cells_csvs(self.analysis)["cells.csv"])
 
     @cached_property
+    def recipes(self) -> pd.DataFrame:
+        """List recipes by worth, at equal parameters and at equal FLOPs: recipes.csv."""
+        from dcray.report.data import recipes_csv
+
+        return _frame(recipes_csv(self.analysis))
+
+    @cached_property
     def runs(self) -> pd.DataFrame:
         """List every run with its part (winner, fresh seed, candidate, left out): runs.csv."""
         from dcray.report.data import runs_csv
@@ -121,12 +135,22 @@ class StudyReport:
         return write(self.analysis, self.directory, tracking_uri=self.tracking_uri).folder
 
     def __repr__(self) -> str:
-        """Return the sentences of the answer."""
-        return "\n\n".join(self.headlines)
+        """Return the sentences of the answer, and the recipes side by side if there are several."""
+        from dcray.report.tables.contents import side_by_side
+
+        return "\n\n".join([*self.headlines, *(one.plain() for one in side_by_side(self.analysis))])
 
     def _repr_html_(self) -> str:
+        import pandas as pd
+
+        from dcray.report.tables.contents import side_by_side
+
         sentences = "".join(f"<p>{html.escape(one)}</p>" for one in self.headlines)
-        return sentences + self.cells.to_html(index=False)
+        tables = [
+            pd.DataFrame([one.texts(row) for row in one.rows], columns=list(one.header))
+            for one in side_by_side(self.analysis)
+        ]
+        return sentences + "".join(each.to_html(index=False) for each in [*tables, self.cells])
 
 
 @dataclass(frozen=True, repr=False)

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 Study = Annotated[str, typer.Argument(help="A study's name in the record, or its TOML file.")]
 Baseline = Annotated[str | None, typer.Option(help="The recipe to compare with; ar by default.")]
 Recipes = Annotated[
-    list[str] | None, typer.Option(help="A recipe to compare; by default all others.")
+    list[str] | None,
+    typer.Option(help="A recipe to compare, several times for several; by default all others."),
 ]
 From = Annotated[
     str | None,
@@ -49,6 +50,8 @@ def analyze(
     [bold]Examples[/bold]
 
     dcray analyze mine
+
+    dcray analyze mine --baseline ar --recipe mir --recipe muon
 
     dcray analyze dclm --baseline ar --recipe mir --from confirmed --against stack_v2
     """

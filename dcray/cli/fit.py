@@ -22,7 +22,8 @@ Grid = Annotated[
 ]
 Baseline = Annotated[str | None, typer.Option(help="the recipe that others are compared with")]
 Recipes = Annotated[
-    list[str] | None, typer.Option(help="a recipe to compare; all others by default")
+    list[str] | None,
+    typer.Option(help="a recipe to compare, several times for several; all others by default"),
 ]
 Floors = Annotated[
     list[str] | None,

@@ -16,7 +16,7 @@ from dcray.fit.predictions import Prediction, held_out, predictions
 from dcray.fit.table.parse import Table
 from dcray.fit.uncertainty.bootstrap import Resamples, resample
 from dcray.fit.uncertainty.diagnose import HeldOut, leave_one_out
-from dcray.fit.uncertainty.paired import paired
+from dcray.fit.uncertainty.paired import Paired, paired
 from dcray.progress import counted
 
 MIN_CELLS = 6  # with fewer, only laws whose constants come from elsewhere could be fitted
@@ -46,7 +46,9 @@ class Question:
 class Answer:
     """Everything that `dcray fit` reports. fits: {recipe: {law: Fit}}, the baseline's first.
 
-    untold: a sentence for each comparison that cannot be made, with the reason.
+    untold: a sentence for each comparison that cannot be made, with the reason; aside: {recipe: the
+    reason}. in_baseline: each floor as a recipe in the baseline's data. pairs: {recipe: its pairs
+    with the baseline}, of the recipes in `aside` too.
     """
 
     baseline: str
@@ -60,6 +62,9 @@ class Answer:
     excluded: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)  # how the rows were read and chosen
     untold: list[str] = field(default_factory=list)
+    aside: dict[str, str] = field(default_factory=dict)
+    in_baseline: list[Comparison] = field(default_factory=list)
+    pairs: dict[str, tuple[Paired, ...]] = field(default_factory=dict)
 
 
 def answer(rows: Sequence[Row], question: Question) -> Answer:
@@ -81,11 +86,15 @@ def answer(rows: Sequence[Row], question: Question) -> Answer:
     if question.bootstrap:
         found.resamples = {r: _resamples(fits[r], question) for r in grids}
     floors = {floor.recipe: floor for floor in question.floors}
-    for recipe, reason in aside.items():
-        if reason != NOT_ASKED:
-            found.untold.append(_untold(baseline, recipe, reason, floor=recipe in floors))
+    found.aside = {recipe: reason for recipe, reason in aside.items() if reason != NOT_ASKED}
+    for recipe, reason in found.aside.items():
+        found.untold.append(_untold(baseline, recipe, reason, floor=recipe in floors))
+    for recipe in (*recipes, *found.aside):
+        found.pairs[recipe] = tuple(paired(best_epochs(rows), baseline, recipe))
     for floor in (floor for name, floor in floors.items() if name in recipes):
         _compare(found, rows, question, (floor.recipe, baseline), floor)
+        if one := _compared(found, rows, question, (baseline, floor.recipe)):
+            found.in_baseline.append(one)
     for recipe in (name for name in recipes if name not in floors):
         _compare(found, rows, question, (baseline, recipe))
     for asked in question.hold_out:
@@ -107,7 +116,10 @@ def answer_table(table: Table, question: Question) -> Answer:
 def _recipes(
     rows: Sequence[Row], question: Question
 ) -> tuple[str, tuple[str, ...], dict[str, str]]:
-    """Find the baseline, the recipes to fit beside it, and {recipe left aside: the reason}."""
+    """Find the baseline, the recipes to fit beside it, and {recipe left aside: the reason}.
+
+    An asked recipe without a grid is left aside if another asked one has a grid.
+    """
     known = sorted({row.recipe for row in rows})
     baseline = question.baseline
     if baseline is None:
@@ -116,15 +128,19 @@ def _recipes(
                 f"the rows hold the recipes {', '.join(known)}: say --baseline RECIPE"
             )
         baseline = known[0] if len(known) == 1 else "ar"
-    asked = (*question.recipes, *(floor.recipe for floor in question.floors))
+    asked = tuple(dict.fromkeys((*question.recipes, *(floor.recipe for floor in question.floors))))
     for name in (baseline, *asked):
         if name not in known:
             raise ConfigError(f'no row has the recipe "{name}"{did_you_mean(name, known)}')
     check_compared(baseline, asked)
     others = [name for name in known if name != baseline]
     if question.recipes:
-        left = [name for name in others if name not in asked]
-        return baseline, asked, dict.fromkeys(left, NOT_ASKED)
+        left = dict.fromkeys((name for name in others if name not in asked), NOT_ASKED)
+        few = {name: _why_no_grid(rows, name, question) for name in question.recipes}
+        if all(few.values()):  # none is left to compare: the reasons are the answer
+            return baseline, asked, left
+        kept = tuple(name for name in asked if not few.get(name))
+        return baseline, kept, left | {name: why for name, why in few.items() if why}
     reasons = {name: _why_aside(rows, name) for name in others}
     aside = {name: reason for name, reason in reasons.items() if reason}
     return baseline, tuple(name for name in others if name not in aside), aside
@@ -144,10 +160,16 @@ def _why_aside(rows: Sequence[Row], recipe: str) -> str | None:
     bounds = {row.bound for row in rows if row.recipe == recipe} - {""}
     if bounds:
         return f"its losses are each an {bounds.pop()}, over other tokens; --recipe compares it"
+    return _why_no_grid(rows, recipe, Question())
+
+
+def _why_no_grid(rows: Sequence[Row], recipe: str, question: Question) -> str | None:
+    """Tell why no law can be fitted to a recipe; None if one can."""
     try:
-        return _too_few([grid_of(rows, recipe)])
+        grid = grid_of(rows, recipe)
     except ConfigError as error:
         return "; ".join(error.problems)
+    return None if question.laws else _too_few([grid])
 
 
 def _rows_aside(rows: Sequence[Row], aside: Mapping[str, str]) -> list[str]:
@@ -217,20 +239,34 @@ def _compare(
     floor: Floor | None = None,
 ) -> None:
     """Add the comparison of `names` (baseline, recipe) to `found`, or the reason for none."""
+    if one := _compared(found, rows, question, names, floor):
+        found.comparisons.append(one)
+        return
+    baseline, recipe = names
+    reason = f"no law can be fitted to {baseline} and to {recipe}"
+    found.untold.append(_untold(baseline, recipe, reason))
+
+
+def _compared(
+    found: Answer,
+    rows: Sequence[Row],
+    question: Question,
+    names: tuple[str, str],
+    floor: Floor | None = None,
+) -> Comparison | None:
+    """Compare `names` (baseline, recipe); None if no law is fitted to both."""
     baseline, recipe = names
     first, second = (found.fits[name] for name in names)
     fits = {law: (first[law], second[law]) for law in first if law in second}
     if not fits:
-        reason = f"no law can be fitted to {baseline} and to {recipe}"
-        found.untold.append(_untold(baseline, recipe, reason))
-        return
+        return None
     compared = Comparison(
         found.grids[baseline], found.grids[recipe], fits, floor=floor,
         pairs=tuple(paired(best_epochs(rows), baseline, recipe)), drawn=bool(found.resamples),
     )  # fmt: skip
     drawn = (found.resamples[baseline], found.resamples[recipe]) if found.resamples else None
     each = equivalences(compared, drawn, question.bootstrap, question.seed)
-    found.comparisons.append(replace(compared, equivalences=tuple(each)))
+    return replace(compared, equivalences=tuple(each))
 
 
 def _hold_out(found: Answer, asked: str) -> None:

@@ -13,10 +13,13 @@ from dcray.config.settings import recorded_settings, varied
 from dcray.errors import ConfigError, did_you_mean
 from dcray.fit.answer import Answer, Question, answer, check_compared
 from dcray.fit.output.headline import headline
+from dcray.fit.ranking import Standing
 from dcray.fit.uncertainty.paired import Paired, paired
 from dcray.report.basis import FRESH, SEARCHED, WORDS, Choice, choose, no_fresh_seeds
 from dcray.report.cells import Cell, Left, Place
 from dcray.report.floors import floors_of
+from dcray.report.recipes.spending import ConfigOf, Spending
+from dcray.report.recipes.standings import Told, standings
 from dcray.track.rows import Row
 
 BOOTSTRAP = 200  # default resamples: interval ends vary by about 0.02 of the width
@@ -82,6 +85,8 @@ class Analysis:
     second: Analysis | None = None
     mixed: bool = False  # whether there are comparisons on two sources, of which this is one
     corpus: str | None = None  # the paper's name of the corpus, if it is the paper's
+    spending: Spending = field(default_factory=Spending)
+    standings: tuple[Standing, ...] = ()  # every recipe beside the baseline, by worth
 
     @property
     def by_source(self) -> tuple[Analysis, ...]:
@@ -156,8 +161,11 @@ def analyze(
     asked: Asked,
     *,
     tags: Mapping[Place, Mapping[str, str]] | None = None,
+    config_of: ConfigOf | None = None,
 ) -> Analysis:
     """Analyze complete results: cells, pairs and fits; `left` are the runs that were left out.
+
+    config_of: reads the configuration of a run id, for FLOPs; None: they are not known.
 
     Raises ConfigError if the study lacks a recipe that is asked for, if it cannot give the source
     that is asked for, and if there is no complete result at all.
@@ -174,11 +182,12 @@ def analyze(
     baseline, missing = _baseline(choice, asked)
     found = Analysis(
         study, asked, choice, tuple(rows), (*left, *choice.left), baseline,
-        choice.source_of(*choice.recipes), why_no_fit=missing,
+        choice.source_of(*choice.recipes), why_no_fit=missing, spending=Spending(config_of),
     )  # fmt: skip
     if baseline is not None:
         found.pairs = _pairs(choice, baseline, asked)
-        _fit(found, baseline)
+        told = _fit(found, baseline)
+        found.standings = standings(choice, baseline, told, found.spending, asked.bootstrap)
     return found
 
 
@@ -199,7 +208,9 @@ def _baseline(choice: Choice, asked: Asked) -> tuple[str | None, tuple[str, ...]
 
 def _others(choice: Choice, baseline: str, asked: Asked) -> tuple[str, ...]:
     """Return the recipes to compare with the baseline."""
-    return asked.recipes or tuple(name for name in choice.recipes if name != baseline)
+    return tuple(dict.fromkeys(asked.recipes)) or tuple(
+        name for name in choice.recipes if name != baseline
+    )
 
 
 def _pairs(choice: Choice, baseline: str, asked: Asked) -> tuple[Pairs, ...]:
@@ -220,14 +231,20 @@ def _pairs(choice: Choice, baseline: str, asked: Asked) -> tuple[Pairs, ...]:
     return tuple(one for one in found if one.found)
 
 
-def _fit(found: Analysis, baseline: str) -> None:
+def _fit(found: Analysis, baseline: str) -> dict[str, Told]:
     """Fit each source and set the answers; the first that exists leads, fresh seeds before others.
 
     A source on which no second recipe can be compared only adds its reasons to the excluded ones.
+    Returns what was found of each recipe.
     """
     others = _others(found.choice, baseline, found.asked)
     groups = found.choice.comparisons(baseline, others)
     answers = {source: _answer(found, baseline, source, its) for source, its in groups.items()}
+    told = {
+        recipe: _told(found, recipe, *answers[source])
+        for source, its in groups.items()
+        for recipe in its
+    }
     found.source = next((source for source, (one, _) in answers.items() if one), next(iter(groups)))
     found.answer, found.why_no_fit = answers.pop(found.source)
     for source, (one, why) in answers.items():
@@ -238,6 +255,20 @@ def _fit(found: Analysis, baseline: str) -> None:
             said = one.excluded if one else [f"{', '.join(groups[source])}: {each}" for each in why]
             known = found.answer.excluded
             known += [reason for reason in said if reason not in known]
+    return told
+
+
+def _told(found: Analysis, recipe: str, answer: Answer | None, why: tuple[str, ...]) -> Told:
+    """Collect what was found of one recipe; pairs on fresh seeds count before others."""
+    pairs = next((one for one in found.pairs if one.recipe == recipe), None)
+    bounds = any(cell.bound for cell in found.choice.of(recipe))
+    apart = ""
+    if bounds and recipe not in found.asked.recipes and found.baseline is not None:
+        own = any(cell.bound for cell in found.choice.of(found.baseline))
+        apart = "" if own else "its losses are bounds, over other tokens; --recipe compares it"
+    if pairs is None:
+        return Told(answer, why, apart=apart)
+    return Told(answer, why, pairs.found, pairs.seeds, pairs.bias, apart)
 
 
 def _answer(

@@ -1,4 +1,4 @@
-"""runs.csv, cells.csv and fit.json: the analysis as data, with every digit of every number."""
+"""runs.csv, cells.csv, recipes.csv and fit.json: the analysis as data, with every digit."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any
 from dcray.config.counts import count_label
 from dcray.config.settings import recorded_settings
 from dcray.fit.output.as_json import as_json
+from dcray.fit.ranking import lines
 from dcray.report.analysis import Analysis
 from dcray.report.cells import Cell, as_loss
 from dcray.track.provenance import provenance
@@ -27,19 +28,19 @@ def runs_csv(found: Analysis) -> str:
     part: winner, fresh seed, candidate, or left out (with the reason).
     """
     parts = _parts(found)
-    lines = [
+    table = [
         _run_line(row, parts[row.run_id], "", found.varied)
         for row in found.rows
         if row.run_id in parts
     ]
     for one in found.left:
         if one.row is not None:
-            lines.append(_run_line(one.row, "left out", one.reason, found.varied))
+            table.append(_run_line(one.row, "left out", one.reason, found.varied))
         else:
-            lines.append(
+            table.append(
                 {"part": "left out", "reason": one.reason, "run_id": one.run_id, "key": one.name}
             )
-    return _csv(lines)
+    return _csv(table)
 
 
 def _parts(found: Analysis) -> dict[str, str]:
@@ -90,10 +91,16 @@ def _cells_csv(found: Analysis, recipes: Sequence[str], source: str) -> str:
             "search_val_loss": None if cell.ensemble else cell.searched,
             "num_candidates": cell.num_candidates,
             "run_id": row.run_id, "config_hash": row.config_hash,
+            **found.spending.columns(cell, row),
         }
         for cell in found.choice.of(*recipes)
         for row in cell.counted(source)
     )  # fmt: skip
+
+
+def recipes_csv(found: Analysis) -> str:
+    """Format recipes.csv: every recipe's worth, a line for each thing that is equal and budget."""
+    return _csv(lines(found.standings))
 
 
 def _where(row: Row) -> dict[str, Any]:
@@ -110,14 +117,14 @@ def _setting(row: Row, varied: Sequence[str]) -> dict[str, Any]:
     return found | {name: further.get(name) for name in varied}
 
 
-def _csv(lines: Iterable[Mapping[str, Any]]) -> str:
+def _csv(table: Iterable[Mapping[str, Any]]) -> str:
     """Format the lines as CSV; the columns are those of all lines, in order of first appearance."""
-    lines = list(lines)
-    columns = list(dict.fromkeys(name for line in lines for name in line))
+    table = list(table)
+    columns = list(dict.fromkeys(name for line in table for name in line))
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
     writer.writeheader()
-    writer.writerows(lines)  # floats by repr: they read back as the same numbers
+    writer.writerows(table)  # floats by repr: they read back as the same numbers
     return text.getvalue()
 
 
@@ -142,6 +149,7 @@ def as_dict(found: Analysis) -> dict[str, Any]:
         "seed_noise": None,
         **fits,
         "cells": len(found.cells) if not found.answer else fits["cells"],
+        "by_worth": lines(found.standings),
         "why_no_fit": list(found.why_no_fit),
         "pairs": [
             {

@@ -20,6 +20,7 @@ from dcray.report.tables.contents import TABLES
 from dcray.track import runs
 from dcray.track.artifacts import keep
 from dcray.track.locks.corpus_fingerprint import study_manifest
+from dcray.track.mlflow.connection import connect
 from dcray.track.store import Store
 
 CURVE = "val/loss"
@@ -70,12 +71,16 @@ def read(
             "name another study"
         )
     rows, exclusions = runs.results(directory, study=study, tracking_uri=tracking_uri)
+    connection = connect(directory, tracking_uri, create=False)
     places = {
         (cell.size, cell.unique_tokens, cell.recipe): cell.tags
         for cell in runs.cells(directory, study=study, tracking_uri=tracking_uri)
     }
     left = [Left(*exclusion) for exclusion in exclusions]
-    found = analyze(study, rows, left, asked, tags=places)
+    found = analyze(
+        study, rows, left, asked, tags=places,
+        config_of=lambda run_id: runs.artifact(connection, run_id, "config.json"),
+    )  # fmt: skip
     winners = [cell.winner.run_id for cell in found.cells]
     found.curves = runs.curves(directory, winners, CURVE, tracking_uri=tracking_uri)
     found.corpus = _corpus(found, directory, tracking_uri)
@@ -113,6 +118,7 @@ def write(found: Analysis, directory: Path, *, tracking_uri: str | None = None) 
         (draft / "runs.csv").write_text(data.runs_csv(found), encoding="utf-8")
         for name, text in data.cells_csvs(found).items():
             (draft / name).write_text(text, encoding="utf-8")
+        (draft / "recipes.csv").write_text(data.recipes_csv(found), encoding="utf-8")
         (draft / "fit.json").write_text(data.fit_json(found), encoding="utf-8")
         (draft / "tables.md").write_text(tables_md(found, pictures, absent), encoding="utf-8")
         figures.save_all(pictures, draft)

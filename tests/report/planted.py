@@ -26,7 +26,7 @@ def truth(size, budget, recipe):
 
 def plant(store, cell, *, loss, seed=42, epochs=16, decay=0.8, lr=5e-3, kind="branch", name="a",
           curve=(), end="finish", objective=None, bound=None, reads=None,
-          manifest=None, **options):  # fmt: skip
+          manifest=None, config=None, **options):  # fmt: skip
     """One result, ended as asked; its run id."""
     key = RunKey(cell, f"{name}{epochs}{decay}{lr}".replace(".", ""), seed, kind)
     params = {
@@ -34,7 +34,7 @@ def plant(store, cell, *, loss, seed=42, epochs=16, decay=0.8, lr=5e-3, kind="br
         "lr": lr, "tau": 1.0, "num_params": SIZES.get(cell.size, 1000), **options,
     }  # fmt: skip
     tags = {"objective": objective or cell.recipe, "bound": bound, "corpus_hash": reads}
-    result = store.begin(key, config={}, params=params, tags=tags, manifest=manifest)
+    result = store.begin(key, config=config or {}, params=params, tags=tags, manifest=manifest)
     result.log([Point(i + 1, 1000 * i, e, {"val/loss": v}) for i, (e, v) in enumerate(curve)])
     if end == "finish":
         result.finish({"val_loss": loss, "val_bpb": loss / 2, "device_seconds": 3.0})

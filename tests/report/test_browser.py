@@ -4,8 +4,12 @@ import re
 
 import pytest
 
+from dcray.report.figures import draw
+from dcray.report.page import page
 from tests.browser import browser
+from tests.report.side_by_side import study
 from tests.report.test_page import written
+from tests.report.test_recipes import analyzed
 
 pytestmark = pytest.mark.slow
 __all__ = ["written"]
@@ -22,6 +26,31 @@ def url(written, tmp_path_factory):
     path = tmp_path_factory.mktemp("page") / "page.html"
     path.write_text(written, encoding="utf-8")
     return path.as_uri()
+
+
+@pytest.fixture(scope="module")
+def several(tmp_path_factory):
+    """The page of five recipes side by side."""
+    path = tmp_path_factory.mktemp("several") / "page.html"
+    found = analyzed(study(sizes=("60k", "226k", "431k")), bootstrap=20)
+    path.write_text(page(found, *draw.of_study(found)), encoding="utf-8")
+    return path.as_uri()
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_recipes_side_by_side_are_legible(window, several, width, scheme):
+    window.show(several, width=width, scheme=scheme)
+    assert window.complaints() == []
+    assert window.findings() == []
+    assert window.eval("document.documentElement.scrollWidth") <= width
+    figure = "document.querySelector('svg[aria-label^=\"Recipes by worth\"]')"
+    box = f"{figure}.getBoundingClientRect()"
+    assert window.eval(f"{box}.width") <= width
+    texts = f"[...{figure}.querySelectorAll('text')].map(x => x.getBoundingClientRect().height)"
+    assert min(window.eval(texts)) >= 9  # pixels of the smallest line
+    head = "[...document.querySelectorAll('#by-worth ~ .scroll thead th')].map(x => x.textContent)"
+    assert window.eval(head)[:3] == ["recipe", "at equal", "worth"]
 
 
 @pytest.mark.parametrize("width", [390, 1280])

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from dcray.fit.output.headline import headline, null_note, sensitivity
+from dcray.fit.ranking import lines, standings_of
 from dcray.fit.uncertainty.diagnose import model_gap
 from dcray.laws._law import Points
 
@@ -27,6 +28,7 @@ def as_json(found: Answer) -> dict[str, Any]:
             if recipe != found.baseline
         },
         "comparisons": [_comparison_json(one) for one in found.comparisons],
+        "by_worth": lines(standings_of(found)),
         "not_told": found.untold,
         "efficiency": [
             {**_names(one), **asdict(answer), "like_for_like": answer.like_for_like}

@@ -32,8 +32,8 @@ def headline(one: Comparison) -> str:
     The interval and the null stand in parentheses.
     """
     base, recipe = one.baseline.recipe, one.recipe.recipe
-    if refused := _refused(one):
-        return refused
+    if why := refused(one):
+        return why
     each = one.leading
     told = [a for a in each if a.ratio_or_bound is not None]
     times = _times(told, every=len(told) == len(each), drawn=one.drawn)
@@ -48,7 +48,7 @@ def headline(one: Comparison) -> str:
     return text + bound_note(one)
 
 
-def _refused(one: Comparison) -> str:
+def refused(one: Comparison) -> str:
     """Say why no worth is stated; "" if one is."""
     base, recipe = one.baseline.recipe, one.recipe.recipe
     doubts = {
@@ -156,24 +156,24 @@ def bound_note(one: Comparison) -> str:
 
 def sensitivity(one: Comparison) -> str:
     """State the worth under every law that describes both grids; "" for fewer than two laws."""
-    if len(one.describing) < 2 or _refused(one):
+    if len(one.describing) < 2 or refused(one):
         return ""
     spread, every = [], []
     for law in one.describing:
         method = one.method_of(law) if one.method == "joint" else "finite"
         told = [a for a in one.answers(law, method) if a.ratio_or_bound is not None]
         if told:
-            spread.append(f"{law} {_span(told)}")
+            spread.append(f"{law} {span(told)}")
             every += told
     if len(spread) < 2:
         return ""
     return (
-        f"Under each law that describes both grids {one.recipe.recipe} is worth {_span(every)} "
+        f"Under each law that describes both grids {one.recipe.recipe} is worth {span(every)} "
         f"times {one.baseline.recipe}'s data: {', '.join(spread)}."
     )
 
 
-def _span(told: Sequence[Equivalence]) -> str:
+def span(told: Sequence[Equivalence]) -> str:
     """Format ratios as "1.05 to 1.14", "at least 2.00" or "1.20 to at least 4.00"."""
     ranked = sorted(told, key=lambda a: (a.ratio_or_bound or 0.0, a.beyond is not None))
     ends = dict.fromkeys(
@@ -186,22 +186,27 @@ def _span(told: Sequence[Equivalence]) -> str:
 def null_note(one: Comparison) -> str:
     """Explain the null and say whether the worth lies outside of it; "" if none was drawn."""
     each = [a for a in one.leading if a.null is not None]
-    if not each or _refused(one) or not (ends := null_ends(each)):
+    if not each or refused(one) or not (ends := null_ends(each)):
         return ""
     base = one.baseline.recipe
     middle = reach([a.null for a in each if a.null is not None])
-    outside = [a for a in each if _outside(a)]
-    which = "each budget" if len(outside) == len(each) else "no budget"
-    if 0 < len(outside) < len(each):
-        which = ", ".join(count_label(round(a.unique_tokens)) for a in outside)
     return (
         f"The null: two grids drawn from {base}'s own curve, with the noise of both recipes, are "
         f"worth {ends} times each other (95 %; median {middle}) by the same fits. "
-        f"The worth lies outside of its null at {which}."
+        f"The worth lies outside of its null at {outside_at(each)}."
     )
 
 
-def _outside(answer: Equivalence) -> bool:
+def outside_at(each: Sequence[Equivalence]) -> str:
+    """Name the budgets at which the worth lies outside of its null: "each budget", "16k, 32k"."""
+    found = [one for one in each if outside(one)]
+    if found and len(found) < len(each):
+        return ", ".join(count_label(round(one.unique_tokens)) for one in found)
+    return "each budget" if found else "no budget"
+
+
+def outside(answer: Equivalence) -> bool:
+    """Tell whether the worth, or its bound, lies outside of its null."""
     worth = answer.ratio_or_bound
     if worth is None:
         return False

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dcray.config.counts import count_label
 from dcray.fit.fit import FAILS, Fit, ranked
+from dcray.fit.output import ranking
 from dcray.fit.output.headline import (
     NO_INTERVAL,
     bound_note,
@@ -15,6 +16,7 @@ from dcray.fit.output.headline import (
     sensitivity,
     short,
 )
+from dcray.fit.ranking import standings_of
 
 if TYPE_CHECKING:
     from dcray.fit.answer import Answer
@@ -52,9 +54,18 @@ def answer_text(found: Answer) -> str:
         parts += [answer_sentences(found, one), worth_text(one)]
         if one.pairs:
             parts.append(_pairs(one) + bound_note(one))
+    if len(found.pairs) > 1:
+        parts.append(_by_worth(found))
     parts += [fits_text(recipe, fits) for recipe, fits in found.fits.items()]
     parts += _tests(found)
     return "\n\n".join(parts)
+
+
+def _by_worth(found: Answer) -> str:
+    """Format the recipes side by side, the one worth most first."""
+    each = standings_of(found)
+    shown = table(*ranking.columns(each))
+    return "\n".join([ranking.above(found.baseline), shown, *ranking.notes(each)])
 
 
 def answer_sentences(found: Answer, one: Comparison) -> str:

@@ -11,10 +11,12 @@ from dcray.progress import counted
 from dcray.report.analysis import Analysis
 from dcray.report.figures import fits as fit_figures
 from dcray.report.figures import runs as run_figures
+from dcray.report.figures.ranking import by_worth
 from dcray.report.figures.style import AbsentError, Picture, drawing, head, save
 from dcray.report.figures.worth import worth
 
 OF_RUNS: dict[str, Callable[[Analysis], fit_figures.Drawn]] = {
+    "recipes-by-worth": by_worth,
     "loss-by-size": run_figures.by_size,
     "validation-over-epochs": run_figures.over_epochs,
     "loss-against-epochs": run_figures.by_epochs,

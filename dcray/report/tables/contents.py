@@ -8,6 +8,7 @@ from dataclasses import replace
 from dcray.report.analysis import Analysis
 from dcray.report.tables.ensembles import ensembles
 from dcray.report.tables.laws import fits, residuals, worth
+from dcray.report.tables.recipes import by_worth
 from dcray.report.tables.study import ALL, beside, cells, left_out, pairs, recipes
 from dcray.report.tables.table import Table
 
@@ -26,6 +27,7 @@ def _by_source(make: Callable[[Analysis], list[Table]]) -> Callable[[Analysis], 
 
 
 TABLES: dict[str, tuple[str, Callable[[Analysis], list[Table]]]] = {
+    "by-worth": ("Recipes by worth", by_worth),
     "worth": ("What a recipe is worth", _by_source(worth)),
     "recipes": ("Recipes by size", recipes),
     "pairs": ("Recipes on equal seeds", pairs),
@@ -42,6 +44,7 @@ def brief(found: Analysis) -> list[Table]:
     """Make the tables that fit on a screen: of `worth` the leading law, of `pairs` the totals."""
     return [
         *_by_source(_leading_worth)(found),
+        *side_by_side(found),
         *recipes(found),
         *(one.only(lambda row: row[2] == ALL) for one in pairs(found)),
         *ensembles(found),
@@ -49,6 +52,12 @@ def brief(found: Analysis) -> list[Table]:
         *_by_source(fits)(found),
         *beside(found),
     ]
+
+
+def side_by_side(found: Analysis) -> list[Table]:
+    """Tabulate recipes by worth, with short notes; [] for fewer than two beside the baseline."""
+    several = len({one.recipe for one in found.standings}) > 1
+    return by_worth(found, every=False) if several else []
 
 
 def _leading_worth(found: Analysis) -> list[Table]:

@@ -1,0 +1,1 @@
+"""Recipes side by side: what their cells cost, and where each stands."""
