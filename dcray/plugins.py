@@ -50,7 +50,10 @@ def plugin(kind: str, name: str) -> Any:
         return import_module(f"dcray.{kind}.{name}").PLUGIN
     if name in (files := _files(kind)):
         return files[name]
-    raise ConfigError(f'no {kind[:-1]} is called "{name}"{did_you_mean(name, names(kind))}')
+    raise ConfigError(
+        f'no {kind[:-1]} is called "{name}"{did_you_mean(name, names(kind))}; a file of your own '
+        "is named before the command: dcray --plugin FILE ..."
+    )
 
 
 def load(kind: str, name: str, **options: Any) -> Any:
@@ -80,12 +83,17 @@ def source_hash(kind: str, name: str) -> str | None:
 def use_file(path: str | Path) -> None:
     """Make the plug-in of a file known here and, by `carried`, in Ray's workers.
 
-    Raises ConfigError if the file has no `PLUGIN` with a `kind` and a `name`.
+    Raises ConfigError if the file cannot be read, or has no `PLUGIN` with a `kind` and a `name`.
     """
     resolved = str(Path(path).resolve())
     if not Path(resolved).is_file():
-        raise ConfigError(f"--plugin must be a Python file, got {path}")
-    _register(resolved, Path(resolved).read_text(encoding="utf-8"))
+        there = "which is no file" if Path(resolved).exists() else "which does not exist"
+        raise ConfigError(f"--plugin must be a Python file, got {path}, {there}")
+    try:
+        source = Path(resolved).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--plugin {path} cannot be read as UTF-8 text: {error}") from None
+    _register(resolved, source)
     known = [p for p in os.environ.get(FILES_VARIABLE, "").split(os.pathsep) if p]
     if resolved not in known:
         os.environ[FILES_VARIABLE] = os.pathsep.join([*known, resolved])

@@ -137,7 +137,14 @@ def send(client: Any, entrypoints: Sequence[str], folder: Path) -> dict[str, str
     carried = {name: os.environ[name] for name in CARRIED if name in os.environ}
     for entrypoint in entrypoints:
         runtime_env = {"working_dir": str(folder), "excludes": EXCLUDES, "env_vars": carried}
-        job = client.submit_job(entrypoint=entrypoint, runtime_env=runtime_env)
+        try:
+            job = client.submit_job(entrypoint=entrypoint, runtime_env=runtime_env)
+        except RuntimeError as error:  # what the head answers, in a line
+            raise ConfigError(
+                f"the cluster takes no job ({str(error).strip().splitlines()[0]}). If its agent's "
+                "port is held by another Ray, start the head with a free one: "
+                "ray start --head --dashboard-agent-listen-port 0"
+            ) from None
         jobs[job] = entrypoint
         print(f"{job}: {entrypoint}", flush=True)
     print(f"follow one: ray job logs --follow {next(iter(jobs))}", flush=True)

@@ -137,11 +137,19 @@ def test_a_mended_objective_is_trained_anew(dcray, no_files, tiny_corpus, tmp_pa
         ('class P:\n    kind, name = "objektives", "p"\nPLUGIN = P\n', "kind='objektives'"),
         ("import nothing_of_this_name\n", "nothing_of_this_name"),
         ("def broken(:\n", "invalid syntax"),
+        ("# caf\xe9\n".encode("latin-1"), "cannot be read as UTF-8 text"),
+        (
+            (
+                'class P:\n    kind, name = "objectives", "p"\n'
+                "    def validation(self): ...\nPLUGIN = P\n"
+            ),
+            'objective "p" must define terms(self, model, batch, key)',
+        ),
     ],
 )
 def test_a_file_that_is_no_plugin(dcray, no_files, tmp_path, text, said):
     path = tmp_path / "bad.py"
-    path.write_text(text)
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
     code, out, err = dcray("--plugin", path, "sizes")
     assert (code, out) == (2, "")
     assert err.startswith("error: --plugin ")
@@ -153,6 +161,17 @@ def test_a_file_that_is_not_there(dcray, no_files, tmp_path):
     code, out, err = dcray("--plugin", tmp_path / "none.py", "sizes")
     assert (code, out) == (2, "")
     assert "--plugin must be a Python file" in err
+    assert err.rstrip().endswith("none.py, which does not exist")
+    assert dcray("--plugin", tmp_path, "sizes")[2].rstrip().endswith("which is no file")
+
+
+def test_a_plugin_named_behind_the_command_is_told_where_it_goes(dcray):
+    code, out, err = dcray("train", "--plugin", "mine.py")
+    assert (code, out) == (2, "")
+    assert err.rstrip().endswith("--plugin goes before the command: dcray --plugin FILE ...")
+    code, out, err = dcray("train", "size=60k", "objective=mine", "--dry-run")
+    assert (code, out) == (2, "")
+    assert "a file of your own is named before the command: dcray --plugin FILE" in err
 
 
 BARE = 'class P:\n    kind, name = "{}", "{}"\nPLUGIN = P\n'

@@ -139,6 +139,8 @@ def main() -> None:
         if show is None:
             raise
         show()
+        if getattr(error, "option_name", "") == "--plugin":
+            err.print("--plugin goes before the command: dcray --plugin FILE ...", markup=False)
         sys.exit(BAD_INPUT)
 
 

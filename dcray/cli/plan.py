@@ -80,7 +80,7 @@ def plan(
     if as_json:
         out.print_json(json.dumps(as_dict(found, price)))
     else:
-        print_plan(found, price)
+        print_plan(found, price, study)
 
 
 def _vocab_size(corpus: Path | None, of_study: Path | None) -> int | None:

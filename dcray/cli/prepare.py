@@ -153,10 +153,11 @@ def _dead_ids(manifest: Any) -> str:
     if used is None or 2 * used >= size or size < SMALL_VOCABULARY or manifest.split == "row":
         return ""
     smaller = max(1 << (used.bit_length() - 1), 2 * 256)
+    fits = f"a smaller vocabulary fits (--tokenizer bpe:{smaller}), or a larger budget"
     return (
         f"{size - used:,} of the {size:,} ids of {manifest.tokenizer.name} never occur in the "
         f"{manifest.train.tokens:,} training tokens: their embeddings are parameters that nothing "
-        f"trains; a smaller vocabulary fits (--tokenizer bpe:{smaller}), or a larger budget"
+        f"trains; {fits if smaller < size else 'a larger budget would train them'}"
     )
 
 

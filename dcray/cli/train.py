@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -204,6 +204,8 @@ def _dry_run(
         f"without embeddings; vocabulary {vocab_size:,} ({source})",
         "data": f"{f['unique_tokens']:,} unique tokens in {plural(f['num_rows'], 'row')} x "
         f"{plural(f['num_epochs'], 'epoch')} = {f['train_tokens']:,} tokens seen",
+        "objective": ", ".join([config.objective.name, *_options(config.objective.model_extra)]),
+        "optimizer": ", ".join([config.optimizer.name, *_options(config.optimizer.model_extra)]),
         "steps": f"{f['num_steps']:,} of {plural(f['batch_size'], 'sequence')} = "
         f"{f['num_workers']} x {f['num_microbatches']} x {f['microbatch_size']} "
         "(workers x micro-batches x sequences); "
@@ -218,6 +220,12 @@ def _dry_run(
     }
     for name, text in rows.items():
         out.print(f"{name:<11} {text}", markup=False)
+
+
+def _options(options: Mapping[str, Any] | None) -> list[str]:
+    """Format a plug-in's options for people: "mask_ratio_min 0.1"."""
+    return [f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
+            for name, value in (options or {}).items()]  # fmt: skip
 
 
 def _on_disk(size: float) -> str:

@@ -159,19 +159,21 @@ def _private(
 
 @contextmanager
 def _daemons_apart() -> Iterator[None]:
-    """Start Ray's daemons in process groups of their own.
+    """Start Ray's daemons in process groups of their own, with their agent at a free port.
 
     A signal to the whole group (`timeout`, `kill %1`) then reaches the driver alone, which saves
-    and ends them. However the driver dies, the kernel ends them with it.
+    and ends them. However the driver dies, the kernel ends them with it. At its usual port the
+    agent would keep a head that a person starts beside from taking jobs.
     """
-    from ray._private import services
+    from ray._private import parameter, services
 
-    popen = services.ConsolePopen
+    popen, parameters = services.ConsolePopen, parameter.RayParams
     services.ConsolePopen = functools.partial(popen, process_group=0)
+    parameter.RayParams = functools.partial(parameters, dashboard_agent_listen_port=0)
     try:
         yield
     finally:
-        services.ConsolePopen = popen
+        services.ConsolePopen, parameter.RayParams = popen, parameters
 
 
 @contextmanager

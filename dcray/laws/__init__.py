@@ -1,4 +1,4 @@
-"""Scaling laws, one file each, and the base class of a law of your own."""
+"""Scaling laws, one file each: a subclass of `Law` that the file names `PLUGIN`."""
 
 from dcray.laws._faults import faults
 from dcray.laws._law import Law, Points

@@ -118,6 +118,15 @@ def no_ensemble(objective: Objective) -> str:
     return ""
 
 
+def faults(found: Any) -> list[str]:
+    """List what a plug-in lacks of an objective, each as the end of a sentence."""
+    return [
+        f"must define {method}(self, model, batch, key), as dcray.objectives.Objective says"
+        for method in ("terms", "validation")
+        if getattr(found, method, None) in (None, getattr(Objective, method))
+    ]
+
+
 def tally(
     name: str,
     nats: Tensor,  # (B, T)

@@ -121,12 +121,16 @@ class Cell:
         losses = [loss_of(row) for row in (self.winner, *self.fresh)]
         return min(losses), max(losses)
 
+    @property
+    def edges(self) -> list[str]:
+        """List the axes at whose end the winner lies, where a wider space may hold a better one."""
+        return [axis for axis in self.tags.get("edges", "").split(",") if axis]
+
     def flags(self, noise: float | None) -> tuple[str, ...]:
         """List what to know before relying on this cell; `noise`: a loss's deviation over seeds."""
         found = []
-        edges = [axis for axis in self.tags.get("edges", "").split(",") if axis]
-        if edges:
-            found.append(f"the winner lies at the edge of {' and '.join(edges)}")
+        if self.edges:
+            found.append(f"the winner lies at the edge of {' and '.join(self.edges)}")
         state = self.tags.get("search_state") or "done"
         if state != "done":
             planned = self.tags.get("planned")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any
@@ -24,6 +25,11 @@ from dcray.report.tables.table import Table
 from dcray.track.provenance import provenance
 
 LEADING = ("worth", "loss-by-size")  # the two figures that carry the answer
+WORDS = (
+    "Worth at U unique tokens: how many times U the baseline would need for the recipe's loss. "
+    "Null: the same of two draws of the baseline's own curve, so a worth inside it is none. "
+    "Like for like: both recipes by one method."
+)
 LONG = 30  # characters: a longer value is a sentence, not a number
 
 
@@ -37,6 +43,7 @@ def page(found: Analysis, pictures: Sequence[Picture], absent: Mapping[str, str]
         study=found.study,
         answer=[one.on_source + said for one in found.by_source for said in answers(one)],
         beside=qualifications(found),
+        words=WORDS if found.answer is not None and found.answer.comparisons else "",
         sections=_sections(found),
         leading=[_shown(one) for one in pictures if one.name in LEADING],
         pictures=[_shown(one) for one in pictures if one.name not in LEADING],
@@ -68,7 +75,7 @@ def answers(found: Analysis) -> list[str]:
         others = len(found.choice.recipes) > 1
         no_second = "no other recipe has a grid" if others else "there is no second recipe"
         return [f"{best}; {no_second} to compare."]
-    return [found.no_law]
+    return [*pairs_said(found), found.no_law]
 
 
 def qualifications(found: Analysis) -> list[str]:
@@ -80,6 +87,14 @@ def qualifications(found: Analysis) -> list[str]:
             notes = [note(each) for each in told for note in (sensitivity, null_note, _paper_way)]
             notes += source.answer.untold if source.answer else []
             said += [source.on_source + note for note in notes if note]
+        said += pairs_said(found)
+    said += [f"Losses: {found.choice.why}.", _edges(found.cells)]
+    return [sentence for sentence in said if sentence]
+
+
+def pairs_said(found: Analysis) -> list[str]:
+    """Say what each recipe does against the baseline in the same cells, in a sentence each."""
+    said = []
     fresh = {one.recipe for one in found.pairs if one.seeds == FRESH}
     for one in found.pairs:
         if one.seeds != FRESH and one.recipe in fresh:
@@ -93,8 +108,15 @@ def qualifications(found: Analysis) -> list[str]:
             f"{whole.sample}, {whole.wins} lower{ends}{spoken}. {one.bias}"
         )
         said.append(text.rstrip())
-    said.append(f"Losses: {found.choice.why}.")
-    return [sentence for sentence in said if sentence]
+    return said
+
+
+def _edges(cells: Sequence[Cell]) -> str:
+    """Count the winners at an edge of their space, by recipe; "" if there are none."""
+    every = Counter(cell.recipe for cell in cells)
+    found = Counter(cell.recipe for cell in cells if cell.edges)
+    each = ", ".join(f"{number} of {every[name]} of {name}" for name, number in found.items())
+    return f"Winners at an edge of their space: {each}; a wider space may hold better." * bool(each)
 
 
 def _paper_way(one: Comparison) -> str:

@@ -122,7 +122,8 @@ def parse(text: str, options: Mapping[str, Any] | None = None) -> Any:
     Raises ConfigError for an unknown source or option, and for values that its fields refuse.
     """
     name, colon, value = text.partition(":")
-    if name not in plugins.names("sources") and ("/" in text or "." in text):
+    is_path = not colon and ("/" in text or "." in text)
+    if name not in plugins.names("sources") and is_path:
         raise ConfigError(f'no source is called "{text}"; for a file or folder write files:{text}')
     kind = plugins.plugin("sources", name)
     chosen = dict(options or {})

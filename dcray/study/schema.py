@@ -136,6 +136,18 @@ class StudyFile(Frozen):
     def _counts(cls, budgets: list[str]) -> list[str]:
         return [_label(budget) for budget in budgets]
 
+    @field_validator("resources", mode="before")
+    @classmethod
+    def _by_size(cls, resources: Any) -> Any:
+        if isinstance(resources, Mapping):
+            for name in ResourceConfig.model_fields:
+                if name in resources and not isinstance(resources[name], Mapping):
+                    raise ValueError(
+                        f"resources.{name} must be written for a size, as "
+                        f'[resources."SIZE"] with {name} = {resources[name]!r}'
+                    )
+        return resources
+
     @model_validator(mode="after")
     def _names_a_cell(self) -> StudyFile:
         problems = []
@@ -143,6 +155,11 @@ class StudyFile(Frozen):
             if not getattr(self, name):
                 problems.append(f"{name} must name at least one: without it there is no cell")
             problems += _repeated(name, list(getattr(self, name)))
+        problems += [
+            f'resources."{size}" is of no size of this study{did_you_mean(size, list(self.sizes))}'
+            for size in self.resources
+            if size not in self.sizes
+        ]
         for name, recipe in self.recipes.items():
             problems += _repeated(f"recipes.{name}.sizes", recipe.sizes or ())
             problems += _repeated(f"recipes.{name}.budgets", recipe.budgets or ())

@@ -149,9 +149,10 @@ def _name_problems(file: StudyFile) -> list[str]:
         seen, parent = [name], recipe.inherit
         while parent and ":" not in parent:
             if parent not in file.recipes:
+                others = [recipe for recipe in file.recipes if recipe not in seen]
                 problems.append(
                     f"recipes.{seen[-1]}.inherit must name a recipe of this file, or "
-                    f'"STUDY:RECIPE", got "{parent}"{did_you_mean(parent, list(file.recipes))}'
+                    f'"STUDY:RECIPE", got "{parent}"{did_you_mean(parent, others)}'
                 )
                 break
             if parent in seen:

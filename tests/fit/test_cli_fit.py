@@ -254,9 +254,13 @@ def test_a_missing_file_gets_a_sentence():
 def test_all_problems_come_at_once(run):
     lines = replaced(2, 3, "n/a")
     lines[5] = lines[5].replace("1439273984", "1.4")
+    lines[7] = replaced(7, 3, "nan")[7]
     result = run(lines)
     assert "line 3" in result.output
     assert "line 6" in result.output
+    assert (
+        "line 8: a loss must be a positive finite number, got nan; leave the row" in result.output
+    )
 
 
 def test_reproduce_prints_every_table_and_ends_well():

@@ -83,7 +83,8 @@ def test_the_null_has_a_spread_around_one_and_the_worth_lies_outside(gain):
     for a in one.leading:
         assert a.null == pytest.approx(1, abs=0.05)
         assert a.null_low < 1 < a.null_high < a.data_efficiency
-    assert null_note(one).endswith("The worth lies outside of its null at each budget.")
+    assert null_note(one).startswith("The null of mir: two grids drawn from ar's own curve")
+    assert headline(one).endswith("It lies outside of its null.")
 
 
 def test_a_recipe_that_is_the_baseline_lies_within_its_null():

@@ -22,10 +22,12 @@ def found():
     return answer(rows, Question(laws=("softq",), bootstrap=10))
 
 
-def changed(found, **fields):
-    """The comparison with other figures at its first budget."""
+def changed(found, *, every=False, **fields):
+    """The comparison with other figures at its first budget, or everywhere."""
     (one,) = found.comparisons
     first, *others = one.equivalences
+    if every:
+        others = [replace(other, **fields) for other in others]
     return replace(one, equivalences=(replace(first, **fields), *others))
 
 
@@ -45,7 +47,20 @@ def test_a_budget_without_an_answer_is_named(found):
     none = {"status": "none", "data_efficiency": None, "high": None, "beyond": "at least"}
     said = headline(changed(found, **none))
     assert "1.12 times (at 400m) to at least 16.00 times (at 100m) ar's unique data" in said
-    assert "At 100m no amount of it is enough by softq." in said
+    assert "At 100m no amount of ar's data reaches mir's loss, by softq." in said
+
+
+def test_the_verdict_is_of_the_budgets_that_have_a_worth(found):
+    """Intervals and nulls of a budget without a worth are not those of the others."""
+    wide = {"null_low": 0.1, "null_high": 9.0}
+    assert "It lies inside its null: it cannot be told from nothing." in headline(
+        changed(found, every=True, **wide)
+    )
+    said = headline(changed(found, **wide))  # at the first budget, 100m
+    assert "null 0.10 to 9.00)" in said
+    assert "It lies outside of its null at 200m, 300m, 400m; elsewhere it cannot be told" in said
+    gone = {"status": "none", "data_efficiency": None, "beyond": None, **wide}
+    assert "null 0.10" not in headline(changed(found, **gone))
 
 
 def test_without_a_size_in_common_and_without_a_limit_nothing_is_claimed():

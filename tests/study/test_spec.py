@@ -1,6 +1,7 @@
 """What `[resources]` of a study file asks for, as runtime fields and as Ray's resources."""
 
 import copy
+import re
 
 import pytest
 
@@ -34,12 +35,25 @@ def test_resources_are_fields_of_the_runtime(wanted, device, workers, share, bun
         assert resources(config, gpu=True) == [bundle]
 
 
-@pytest.mark.parametrize("wrong", ["1.5", "-1", '"half"', "true"])
-def test_what_is_no_part_of_a_gpu_is_refused(tmp_path, wrong):
+PART = '60k.gpus must be "auto", a whole number, or a part of one GPU between 0 and 1, got'
+
+
+@pytest.mark.parametrize(
+    ("resources", "said"),
+    [
+        *((f"60k = {{ gpus = {wrong} }}", PART) for wrong in ("1.5", "-1", '"half"', "true")),
+        ("61k = { gpus = 1 }", 'resources."61k" is of no size of this study (did you mean "60k"?)'),
+        (
+            "gpus = 0.3",
+            'resources.gpus must be written for a size, as [resources."SIZE"] with gpus',
+        ),
+    ],
+)
+def test_resources_that_are_none_are_refused(tmp_path, resources, said):
     path = tmp_path / "parts.toml"
     path.write_text(
         'study = "parts"\nsizes = ["60k"]\nbudgets = ["16k"]\n[recipes.ar]\n'
-        f'objective = "ar"\n[resources]\n60k = {{ gpus = {wrong} }}\n'
+        f'objective = "ar"\n[resources]\n{resources}\n'
     )
-    with pytest.raises(ConfigError, match=r'60k.gpus must be "auto", a whole number, or a part'):
+    with pytest.raises(ConfigError, match=re.escape(said)):
         Study.read(str(path))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
@@ -15,13 +16,17 @@ if TYPE_CHECKING:
     from dcray.plan.suggest import Suggestion
 
 
-def print_plan(found: Comparison, price: float | None) -> None:
-    """Print the cells, the sums, the disk and what the figures rest on."""
+def print_plan(found: Comparison, price: float | None, study: str) -> None:
+    """Print the cells, the sums, the disk and what the figures rest on.
+
+    study: what the command line named, a file or a study that ships.
+    """
     print_wide(_cells_table(found))
     out.print()
     print_wide(_sums_table(found, price))
     if len(found.by_mode) > 1:
-        out.print(f"* what dcray search {found.study} does, as the file stands", markup=False)
+        command = shlex.join(["dcray", "search", study])
+        out.print(f"* what {command} does, as the file stands", markup=False)
     forks, winners, running = found.disk_bytes
     out.print(
         f"\ndisk: {_bytes(forks + winners)} at most ({_bytes(forks)} of trunks that may go on, "

@@ -27,9 +27,9 @@ def reach(values: Sequence[float]) -> str:
 
 
 def headline(one: Comparison) -> str:
-    """State the answer in one sentence: like for like, under the leading law.
+    """State the answer: the worth, like for like, under the leading law; and whether it is any.
 
-    The interval and the null stand in parentheses.
+    The interval and the null stand in parentheses; they are of the budgets that have a worth.
     """
     base, recipe = one.baseline.recipe, one.recipe.recipe
     if why := refused(one):
@@ -37,15 +37,14 @@ def headline(one: Comparison) -> str:
     each = one.leading
     told = [a for a in each if a.ratio_or_bound is not None]
     times = _times(told, every=len(told) == len(each), drawn=one.drawn)
-    text = f"{recipe} is worth {times} {base}'s unique data{_between(each, one.drawn)}"
+    text = f"{recipe} is worth {times} {base}'s unique data{_between(told, one.drawn)}"
     if one.floor is not None:
         described = f" ({one.floor.described})" if one.floor.described else ""
         subject = one.floor.subject or recipe
-        text = f"{subject} is worth {times} the unique data{_between(each, one.drawn)}"
+        text = f"{subject} is worth {times} the unique data{_between(told, one.drawn)}"
         text += f", {recipe} against {base}{described}"
     text = f"{text}, like for like under {one.lead} ({_why_leads(one)}), {_where(one)}."
-    text += _without(one, each)
-    return text + bound_note(one)
+    return text + _verdict(told, one.drawn) + _without(one, each) + bound_note(one)
 
 
 def refused(one: Comparison) -> str:
@@ -101,6 +100,19 @@ def _between(each: Sequence[Equivalence], drawn: bool) -> str:
     return f" ({intervals}; null {null})" if null else f" ({intervals})"
 
 
+def _verdict(told: Sequence[Equivalence], drawn: bool) -> str:
+    """Say at which budgets the worth can be told from nothing; "" if no null was drawn."""
+    if not drawn or not null_ends(told):
+        return ""
+    found = [one for one in told if outside(one)]
+    if not found:
+        return " It lies inside its null: it cannot be told from nothing."
+    if len(found) == len(told):
+        return " It lies outside of its null."
+    there = ", ".join(count_label(round(one.unique_tokens)) for one in found)
+    return f" It lies outside of its null at {there}; elsewhere it cannot be told from nothing."
+
+
 def _end(value: float, each: Sequence[Equivalence]) -> str:
     """Format an end of an interval, or the ratio beyond which no budget supports a number."""
     lowest, highest = min(a.supported_low for a in each), max(a.supported_high for a in each)
@@ -142,9 +154,9 @@ def _without(one: Comparison, each: Sequence[Equivalence]) -> str:
     ]
     if not none:
         return ""
-    if len(none) == len(each) > 1:
-        return f" By {one.lead}, no amount of it is enough at any budget."
-    return f" At {', '.join(none)} no amount of it is enough by {one.lead}."
+    base, recipe = one.baseline.recipe, one.recipe.recipe
+    where = "any budget" if len(none) == len(each) > 1 else " and ".join(none)
+    return f" At {where} no amount of {base}'s data reaches {recipe}'s loss, by {one.lead}."
 
 
 def bound_note(one: Comparison) -> str:
@@ -184,16 +196,16 @@ def span(told: Sequence[Equivalence]) -> str:
 
 
 def null_note(one: Comparison) -> str:
-    """Explain the null and say whether the worth lies outside of it; "" if none was drawn."""
-    each = [a for a in one.leading if a.null is not None]
+    """Explain the null of a comparison; "" if none was drawn."""
+    each = [a for a in one.leading if a.null is not None and a.ratio_or_bound is not None]
     if not each or refused(one) or not (ends := null_ends(each)):
         return ""
     base = one.baseline.recipe
     middle = reach([a.null for a in each if a.null is not None])
     return (
-        f"The null: two grids drawn from {base}'s own curve, with the noise of both recipes, are "
-        f"worth {ends} times each other (95 %; median {middle}) by the same fits. "
-        f"The worth lies outside of its null at {outside_at(each)}."
+        f"The null of {one.recipe.recipe}: two grids drawn from {base}'s own curve, with the noise "
+        f"of both recipes, are worth {ends} times each other (95 %; median {middle}) by the same "
+        "fits."
     )
 
 

@@ -54,7 +54,13 @@ def parse_table(
         try:
             if len(values) > len(header):
                 raise ValueError(f"{len(values)} fields, but the header has {len(header)}")
-            rows.append(_row(_Line(found, values, keep), asked, where))
+            row = _row(_Line(found, values, keep), asked, where)
+            if keep is None and not math.isfinite(row.val_loss):
+                raise ValueError(
+                    f"a loss must be a positive finite number, got {row.val_loss:g}; leave the row "
+                    f"out, or let --keep {LOWEST} do so"
+                )
+            rows.append(row)
         except ValueError as error:
             problems.append(f"{where}: {error}")
     if problems:

@@ -27,7 +27,9 @@ def over_epochs(found: Analysis) -> Drawn:
     curves = {c.place: list(found.curves.get(c.winner.run_id, ())) for c in found.cells}
     cells = _shared([cell for cell in found.cells if len(curves[cell.place]) > 1])
     if not cells:
-        raise AbsentError("no winner was validated more than once; set validation.epochs")
+        raise AbsentError(
+            "no winner was validated more than once; validation.epochs = 1 gives a point an epoch"
+        )
     figure, axes = sheet()
     for cell in cells:
         epochs, losses = zip(*curves[cell.place], strict=True)

@@ -28,8 +28,9 @@ def worth(found: Answer) -> Drawn:
     figure, panels = sheet(
         len(shown), 1, height=1.3 + (0.55 + 0.5 * longest) * len(shown), squeeze=False
     )
+    budgets = sorted({a.unique_tokens for _, answers in shown for a in answers})
     for axes, (one, answers) in zip(panels.flat, shown, strict=True):
-        _worth_of(axes, one, answers)
+        _worth_of(axes, one, answers, budgets)
     panels.flat[-1].set_xlabel("times the other's unique data (1 = no gain)")
     _worth_legend(figure, [a for _, answers in shown for a in answers])
     title = "What a recipe is worth in unique data, like for like"
@@ -55,19 +56,24 @@ def _says(one: Comparison, a: Equivalence) -> bool:
     return a.method in methods and told and a.law in one.describing
 
 
-def _worth_of(axes: Any, one: Comparison, answers: Sequence[Equivalence]) -> None:
+def _worth_of(
+    axes: Any, one: Comparison, answers: Sequence[Equivalence], budgets: Sequence[float]
+) -> None:
+    """Draw one comparison; budgets: of all panels, each in one color."""
     laws = list(dict.fromkeys(a.law for a in answers))
     places = sorted({(a.unique_tokens, a.method != "joint") for a in answers})
-    budgets = sorted({tokens for tokens, _ in places})
     for a in answers:
         place = places.index((a.unique_tokens, a.method != "joint"))
         y = laws.index(a.law) + 0.8 * ((place + 0.5) / len(places) - 0.5)
         look = ordered(budgets.index(a.unique_tokens), len(budgets))
         if a.null_low is not None and a.null_high is not None:
             axes.plot([a.null_low, a.null_high], [y, y], color="0.85", linewidth=4, zorder=0)
-        if a.low is not None and a.high is not None:
-            ends = [a.low, min(a.high, a.supported_high)]
-            axes.plot(ends, [y, y], color=look["color"], linewidth=0.9)
+        if a.low is not None:
+            open_end = a.high is None or a.high > a.supported_high
+            high = a.supported_high if a.high is None else min(a.high, a.supported_high)
+            axes.plot([a.low, high], [y, y], color=look["color"], linewidth=0.9)
+            if open_end:
+                axes.plot([high], [y], ">", color=look["color"], markersize=3)
         hollow = {"markerfacecolor": "white"} if a.method == "finite" else {}
         axes.plot([a.data_efficiency], [y], linestyle="", **{**look, **hollow, "markersize": 3.5})
     axes.axvline(1, color="0.3", linewidth=0.8)
