@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from dcray.cluster.sessions import PREFIX
-from tests.training import client_of, runs, start, words
+from tests.training import client_of, runs, start, undisturbed_loss, words
 
 LONG = ("num_epochs=400", "validation.epochs=end", "runtime.checkpoint_seconds=0.5")
 PATIENCE = 300  # seconds that a busy machine may take; a quiet one takes a tenth
@@ -27,12 +27,7 @@ LOOPBACK = {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
 @pytest.fixture(scope="module")
 def whole(tiny_corpus, tmp_path_factory) -> float:
     """The loss of the run that nobody disturbs, in a Ray of its own."""
-    folder = tmp_path_factory.mktemp("whole")
-    child = start(words(tiny_corpus, folder / "runs", *LONG), folder)
-    _, err = child.communicate(timeout=PATIENCE)
-    assert child.returncode == 0, err
-    (run,) = runs(folder / "runs")
-    return run.data.metrics["val_loss"]
+    return undisturbed_loss(tiny_corpus, tmp_path_factory.mktemp("whole"), *LONG)
 
 
 def checkpoints(directory: Path) -> list[str]:

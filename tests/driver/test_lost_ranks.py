@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.training import runs, start, words
+from tests.training import runs, start, undisturbed_loss, words
 
 LONG = (
     "num_epochs=200", "validation.epochs=end", "runtime.checkpoint_seconds=0.5",
@@ -25,11 +25,7 @@ PATIENCE = 400  # seconds that a busy machine may take; a quiet one takes ten
 @pytest.fixture(scope="module")
 def whole(tiny_corpus, tmp_path_factory) -> float:
     """The loss of the run in one process that nobody disturbs."""
-    folder = tmp_path_factory.mktemp("whole")
-    child = start(words(tiny_corpus, folder / "runs", *LONG), folder)
-    _, err = child.communicate(timeout=PATIENCE)
-    assert child.returncode == 0, err
-    return runs(folder / "runs")[0].data.metrics["val_loss"]
+    return undisturbed_loss(tiny_corpus, tmp_path_factory.mktemp("whole"), *LONG)
 
 
 class Command:

@@ -30,7 +30,8 @@ WINNERS = {
 
 def test_the_study_files_of_the_mission_are_there():
     wanted = {"dclm_100m", "dclm_200m", "dclm_300m", "dclm_400m", "stack_v2_100m", "mir_tuning",
-              "recipes", "seeds", "schedule", "mini_cpu", "mini_gpu"}  # fmt: skip
+              "recipes", "recipes_cpu", "recipes_gpu", "seeds", "schedule", "mini_cpu",
+              "mini_gpu"}  # fmt: skip
     assert wanted <= set(NAMES)
     assert {path.name for path in (ROOT / "search_spaces").iterdir()} == {p.name for p in FILES}
 
