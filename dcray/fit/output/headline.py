@@ -36,15 +36,16 @@ def headline(one: Comparison) -> str:
         return why
     each = one.leading
     told = [a for a in each if a.ratio_or_bound is not None]
+    sure = [a for a in told if not a.beyond] or told  # a bound has neither interval nor verdict
     times = _times(told, every=len(told) == len(each), drawn=one.drawn)
-    text = f"{recipe} is worth {times} {base}'s unique data{_between(told, one.drawn)}"
+    text = f"{recipe} is worth {times} {base}'s unique data{_between(sure, one.drawn)}"
     if one.floor is not None:
         described = f" ({one.floor.described})" if one.floor.described else ""
         subject = one.floor.subject or recipe
-        text = f"{subject} is worth {times} the unique data{_between(told, one.drawn)}"
+        text = f"{subject} is worth {times} the unique data{_between(sure, one.drawn)}"
         text += f", {recipe} against {base}{described}"
     text = f"{text}, like for like under {one.lead} ({_why_leads(one)}), {_where(one)}."
-    return text + _verdict(told, one.drawn) + _without(one, each) + bound_note(one)
+    return text + _verdict(sure, one.drawn) + _without(one, each) + bound_note(one)
 
 
 def refused(one: Comparison) -> str:
@@ -197,7 +198,7 @@ def span(told: Sequence[Equivalence]) -> str:
 
 def null_note(one: Comparison) -> str:
     """Explain the null of a comparison; "" if none was drawn."""
-    each = [a for a in one.leading if a.null is not None and a.ratio_or_bound is not None]
+    each = [a for a in one.leading if a.null is not None and a.data_efficiency is not None]
     if not each or refused(one) or not (ends := null_ends(each)):
         return ""
     base = one.baseline.recipe
