@@ -181,7 +181,8 @@ def within(axes: Any, core: Sequence[float], others: Sequence[tuple[str, float]]
     axes.set_ylim(bottom - 0.08 * room, top + (0.08 + 0.12 * len(remark)) * room)
     if remark:
         axes.annotate("\n".join(remark), (0.98, 0.97), xycoords="axes fraction",
-                      ha="right", va="top", fontsize=6.5)  # fmt: skip
+                      ha="right", va="top", fontsize=6.5,  # lines that leave the range go behind
+                      bbox={"facecolor": "white", "edgecolor": "none", "pad": 1})  # fmt: skip
 
 
 def settle(figure: Any) -> None:
