@@ -26,7 +26,7 @@ from dcray.track import runs
 from dcray.track.locks.lease import Lease, adopt, settle, take
 from dcray.track.locks.owner import Owner, this_process
 from dcray.track.mlflow.connection import Connection, connect
-from dcray.track.mlflow.dataset import log_dataset
+from dcray.track.mlflow.dataset import SOURCE, log_dataset
 from dcray.track.mlflow.experiment import Experiment
 from dcray.track.mlflow.write_queue import Write, Writer, replay
 from dcray.track.points import run_name
@@ -170,7 +170,8 @@ class Store:
                 lambda: self._child(key, run_name(key, params, axes), marks)
             )
             if not known and manifest and "corpus" in marks:
-                self._wait(lambda: log_dataset(self.connection, run_id, key.cell, marks, manifest))
+                ids = run_id, parent  # MLflow shows the cell's run first
+                self._wait(lambda: log_dataset(self.connection, ids, key.cell, marks, manifest))
         texts = {"config.json": json.dumps(config, indent=1, sort_keys=True)}
         if manifest is not None:
             texts["manifest.json"] = json.dumps(manifest, indent=1, sort_keys=True)
@@ -228,8 +229,7 @@ class Store:
             **texts_of(columns_of(key)),
             **identity_marks(key.cell, this_process(), self.attempt),
             "dcray.role": "result",
-            "mlflow.source.name": "dcray",
-            "mlflow.source.type": "LOCAL",
+            **SOURCE,
             "dcray.key": key.name,
             "dcray.state": "running",
             "kind": key.kind,
@@ -283,6 +283,7 @@ class Store:
         if not found:
             marks = {
                 **texts_of(tags),
+                **SOURCE,
                 **identity_marks(cell, this_process(), self.attempt),
                 "dcray.role": "cell",
                 "dcray.cell": cell.name,

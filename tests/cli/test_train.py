@@ -86,6 +86,9 @@ def test_a_run_and_its_record(dcray, tiny_corpus, directory, tmp_path, monkeypat
     )  # fmt: skip
     assert run.data.tags["mlflow.source.name"] == "dcray"
     client = client_of(directory)
+    cell = client.get_run(tags["mlflow.parentRunId"])  # MLflow's table shows it first
+    assert [one.dataset for one in cell.inputs.dataset_inputs] == [read.dataset]
+    assert cell.data.tags["mlflow.source.name"] == "dcray"
 
     def history(name: str):
         return client.get_metric_history(run.info.run_id, name)

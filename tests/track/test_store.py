@@ -72,6 +72,19 @@ def test_a_result_from_begin_to_finish(store, directory):
     assert [p.tokens_seen for p in runs.curve(directory, result.run_id)] == [0, 2048, 4096]
 
 
+def test_a_cell_has_the_dataset_and_the_source_of_its_results_once(store):
+    budgets = [{"tokens": CELL.unique_tokens, "sha256": "ab" * 32}]
+    manifest = {"budgets": budgets, "tokenizer": {"vocab_size": 512}}
+    for seed in (1, 2):
+        told = {"tags": {"corpus": "/data/text"}, "manifest": manifest}
+        result = store.begin(key(seed=seed), config={}, params=PARAMS, **told)
+    run = mlflow_run(store, result.run_id)
+    for one in (run, mlflow_run(store, run.data.tags["mlflow.parentRunId"])):
+        (read,) = one.inputs.dataset_inputs
+        assert (read.dataset.name, read.dataset.digest) == ("text 64k", "abababab")
+        assert one.data.tags["mlflow.source.name"] == "dcray"
+
+
 def test_nothing_is_found_before_it_was_begun(store):
     assert store.find(key()) is None
 

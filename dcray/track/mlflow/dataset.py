@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +12,17 @@ from dcray.track.mlflow.connection import Connection
 from dcray.types import Cell
 
 DIGEST_CHARACTERS = 8
+SOURCE = {"mlflow.source.name": "dcray", "mlflow.source.type": "LOCAL"}  # tags: the Source column
 
 
 def log_dataset(
     connection: Connection,
-    run_id: str,
+    run_ids: Iterable[str],
     cell: Cell,
     tags: Mapping[str, str],
     manifest: Mapping[str, Any],
 ) -> None:
-    """Log a cell's unique tokens as the dataset of a run; `corpus` of its tags is the folder.
+    """Log a cell's unique tokens as the dataset of these runs; `corpus` of the tags is its folder.
 
     The digest is of the budget's tokens, so two corpora of one name are told apart.
     """
@@ -41,4 +42,5 @@ def log_dataset(
         profile=json.dumps(profile),
     )
     made = [DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])]
-    connection.client.log_inputs(run_id, datasets=made)
+    for run_id in run_ids:  # logged again, it stands there once
+        connection.client.log_inputs(run_id, datasets=made)
