@@ -15,6 +15,7 @@ from dcray.errors import ConfigError
 
 if TYPE_CHECKING:
     from dcray.config.run import RunConfig
+    from dcray.corpus.record import Manifest
 
 
 def plan(
@@ -63,7 +64,14 @@ def plan(
 
     asked = Study.read(study)
     cell_specs = asked.select(sizes=names(sizes), budgets=names(budgets), recipes=names(recipes))
-    ids = _vocab_size(corpus, corpus_beside(asked))
+    manifest = _manifest(corpus, corpus_beside(asked))
+    ids = manifest.tokenizer.vocab_size if manifest else None
+    largest = max(cell_spec.cell.unique_tokens for cell_spec in cell_specs)
+    if manifest and largest > manifest.train.tokens:
+        say(
+            f"warning: the corpus has {manifest.train.tokens:,} training tokens, and the largest "
+            f"budget is {largest:,}: dcray search will refuse it; prepare a larger corpus"
+        )
     from dcray.cli.screen.plan_view import print_plan
     from dcray.plan.as_json import as_dict
     from dcray.plan.study_plan import plan_study
@@ -83,14 +91,14 @@ def plan(
         print_plan(found, price, study)
 
 
-def _vocab_size(corpus: Path | None, of_study: Path | None) -> int | None:
-    """Read the vocabulary of the corpus that is named, else of the study's if that can be read."""
+def _manifest(corpus: Path | None, of_study: Path | None) -> Manifest | None:
+    """Read the manifest of the corpus that is named, else of the study's if that can be read."""
     from dcray.corpus.record import read_manifest
 
     if corpus is not None:
-        return read_manifest(corpus).tokenizer.vocab_size
+        return read_manifest(corpus)
     try:
-        return read_manifest(of_study).tokenizer.vocab_size if of_study else None
+        return read_manifest(of_study) if of_study else None
     except ConfigError:  # the corpus is not prepared yet: a plan needs none
         return None
 
@@ -120,7 +128,9 @@ def _suggest(
     known = recorded(rows, recipe)
     source = f'results of "{name}" on record, recipe {recipe}' if known else "the paper's winners"
     beside = corpus_beside(Study.read(study)) if study else None
-    vocab_size, _ = planned_vocab_size(config, _vocab_size(corpus, beside))
+    manifest = _manifest(corpus, beside)
+    ids = manifest.tokenizer.vocab_size if manifest else None
+    vocab_size, _ = planned_vocab_size(config, ids)
     found = suggest(config, num_params(config.shape, vocab_size), known or published())
     if as_json:
         out.print_json(json.dumps(suggestion_dict(found, source)))

@@ -154,6 +154,17 @@ def test_an_own_shape_is_counted_with_the_vocabulary_of_its_corpus(dcray, tiny_c
         assert "vocabulary" not in said
 
 
+def test_a_budget_above_the_corpus_is_warned_of(tiny_corpus, tmp_path):
+    """A plan needs no corpus, but if one lies there, search would refuse the study."""
+    study = tmp_path / "own.toml"
+    written = OWN.format(corpus=f'corpus = "{tiny_corpus}"')
+    for budget, warned in (("500", False), ("900k", True)):
+        study.write_text(written.replace('budgets = ["500"]', f'budgets = ["{budget}"]'))
+        shown = CliRunner().invoke(app, ["plan", str(study)])
+        assert shown.exit_code == 0
+        assert ("training tokens, and the largest budget is 900,000" in shown.output) == warned
+
+
 def test_a_dry_run_is_counted_with_the_vocabulary_of_its_corpus(tiny_corpus):
     words = ["train", "size.dim=16", "size.num_layers=2", "size.num_heads=2", "size.mlp_dim=32"]
     shown = CliRunner().invoke(app, [*words, "--dry-run", "--corpus", str(tiny_corpus)]).output
