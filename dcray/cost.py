@@ -150,6 +150,15 @@ def fitting_microbatch(config: RunConfig, *, world_size: int, available: float, 
     return max(fits, default=1)
 
 
+def smaller_microbatch(config: RunConfig) -> int | None:
+    """Find the next smaller micro-batch of a placed run that divides its batch; None below 1."""
+    micro, workers = config.runtime.microbatch_size, config.runtime.workers
+    assert micro is not None, "place the run first"
+    assert isinstance(workers, int), "place the run first"
+    share = config.batch_size // workers
+    return next((size for size in range(micro - 1, 0, -1) if share % size == 0), None)
+
+
 def gpu_share(config: RunConfig, *, available: float, cpus: float, seconds: float) -> float:
     """Choose the share of a GPU that a run of one process takes: as configured, or by "auto".
 

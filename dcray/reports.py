@@ -46,5 +46,6 @@ class Outcome:
     val_bpb: float | None = None
     best_epoch: int | None = None
     reason: str = ""
+    out_of_memory: bool = False  # with state "lost"
     trained_tokens: int = 0  # by this run itself, over all attempts; the trunk's are not its own
     peak_bytes: int | None = None  # of device memory, this attempt, rank 0

@@ -161,6 +161,7 @@ class RunResult:
     run_id: str = ""  # "" until it is on record
     val_bpb: float | None = None
     reason: str = ""
+    out_of_memory: bool = False  # with state "lost"
     traceback: str = ""
     step: int = 0
     device_seconds: float = 0.0  # of each of its devices, over all attempts
@@ -196,6 +197,7 @@ def result_of(
         outcome.val_loss,
         val_bpb=outcome.val_bpb,
         reason=outcome.reason,
+        out_of_memory=outcome.out_of_memory,
         traceback=traceback,
         step=outcome.step,
         device_seconds=spent.seconds,

@@ -129,6 +129,9 @@ class Session:
             return False
         if chain[0].members:
             return True
+        names = {spec.name for other in running for spec in other}
+        if any(spec.name in names for spec in chain):
+            return False  # it is tried again: its trial before has not left yet
         if self.max_concurrent is not None:
             return len(running) < self.max_concurrent
         try:

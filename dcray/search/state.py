@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from dcray.config.run import RunConfig
+from dcray.cost import smaller_microbatch
 from dcray.search.cell import CellState, Known
 from dcray.types import Cell, Chain, Event, RunKey, RunResult, RunSpec
 
@@ -84,7 +85,8 @@ class StudyState:
     running: dict[RunKey, RunSpec] = field(default_factory=dict)
     ended: dict[RunKey, RunResult] = field(default_factory=dict)  # by this command
     unaffordable: bool = False
-    _alone: set[RunKey] = field(default_factory=set)  # to be tried again on a whole GPU
+    # fields of the runtime of runs that are tried again elsewhere, or in smaller pieces
+    _changes: dict[RunKey, dict[str, Any]] = field(default_factory=dict)
     _lost: dict[RunKey, tuple[int, int]] = field(default_factory=dict)  # how often, at which step
     _states: dict[Cell, CellState] = field(default_factory=dict)
 
@@ -128,7 +130,7 @@ class StudyState:
         if self.others.refresh():
             self._states.clear()
         found = [
-            tuple(self._placed_alone(spec) for spec in chain)
+            tuple(map(self._changed, chain))
             for cell in self._cells()
             for chain in self.cell_state(cell).ready
             if not any(spec.key in self.running for spec in chain)
@@ -180,17 +182,26 @@ class StudyState:
     def _cells(self) -> list[Cell]:
         return [cell for cell in self.searches if self.only is None or cell in self.only]
 
-    def _placed_alone(self, spec: RunSpec) -> RunSpec:
-        """Give a run that was lost beside others on a GPU the whole of one."""
-        if spec.key not in self._alone:
+    def _changed(self, spec: RunSpec) -> RunSpec:
+        """Give a run that is tried again its changed runtime: that changes rounding at most."""
+        if spec.key not in self._changes:
             return spec
-        runtime = spec.config.runtime.model_copy(update={"gpu_share": 1.0})
+        runtime = spec.config.runtime.model_copy(update=self._changes[spec.key])
         return replace(spec, config=spec.config.model_copy(update={"runtime": runtime}))
 
     def _try_again(self, lost: RunResult) -> bool:
-        """Tell whether a lost run has tries left: three if the run never got further."""
+        """Tell whether a lost run has tries left: three if the run never got further.
+
+        One that was lost beside others on a GPU has the whole of it next. One that ran out of
+        memory alone has a smaller micro-batch, as long as there is one.
+        """
+        changes = self._changes.setdefault(lost.key, {})
         if lost.num_devices < 1:
-            self._alone.add(lost.key)
+            changes["gpu_share"] = 1.0
+        elif lost.out_of_memory:
+            assert lost.spec is not None
+            changes["microbatch_size"] = smaller_microbatch(lost.spec.run)
+            return changes["microbatch_size"] is not None
         times, before = self._lost.get(lost.key, (0, -1))
         times = 1 if lost.step > before else times + 1
         self._lost[lost.key] = (times, max(lost.step, before))

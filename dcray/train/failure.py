@@ -1,8 +1,8 @@
 """The outcome of a trial's error: refused, lost (it is tried again), or failed.
 
 Lost is no fault of the run: a process, a node or an object of Ray's is gone, a rank gave no
-sign, the connection between two ranks broke, or the GPU that it shared had no memory left. Ray and
-Ray Train wrap an error several times.
+sign, the connection between two ranks broke, or the memory did not suffice for this place or this
+micro-batch. Ray and Ray Train wrap an error several times.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from dcray.errors import ConfigError, first_line
+from dcray.errors import ConfigError, first_line, plural
 
 Failures = Mapping[int | None, BaseException]  # by rank; None: not of one rank
 
@@ -23,31 +23,35 @@ PEER = re.compile(  # what gloo, NCCL and torch's store say if another rank is g
     r"|remote process exited|NCCL.*(remote|network) error|failed to (recv|send)",
     re.IGNORECASE,
 )
-NO_MEMORY = re.compile(r"out of memory", re.IGNORECASE)  # CUDA's and torch's word for it
-CROWDED = "it ran out of the memory of the GPU that it shared; it is tried again alone"
+NO_MEMORY = re.compile(r"out of memory|can't allocate memory", re.IGNORECASE)  # torch's words
 PEER_GRACE = 30.0  # how much longer than for a silent process a rank waits for another one, seconds
 
 
-def outcome_of(error: BaseException, traceback: str, *, shared: bool = False) -> dict[str, Any]:
-    """Classify the `error` that ended a leg, as plain types: state, reason, traceback.
-
-    shared: whether the run had a share of a GPU; with the whole of it there is memory for more.
-    """
+def outcome_of(error: BaseException, traceback: str) -> dict[str, Any]:
+    """Classify the `error` that ended a leg, as plain types: state, reason, traceback."""
     failures = failures_of(error)
-    if shared and any(NO_MEMORY.search(str(one)) for one in failures.values()):
-        return {"state": "lost", "reason": CROWDED}
     for one in failures.values():
         if isinstance(one, ConfigError):
             return {"state": "refused", "reason": str(one)}
     reason = _lost(failures)
     if reason:
         return {"state": "lost", "reason": reason}
+    if any(NO_MEMORY.search(str(one)) for one in failures.values()):
+        return {"state": "lost", "reason": "it ran out of memory", "out_of_memory": True}
     rank, real = next((r, e) for r, e in failures.items() if not _of_a_peer(e))
     return {
         "state": "failed",
         "reason": f"{_of_rank(rank)}{type(real).__name__}: {real}",
         "traceback": traceback,
     }
+
+
+def memory_reason(microbatch_size: int) -> str:
+    """Say with which micro-batch a run ran out of memory, and what comes next or needs less."""
+    said = f"it ran out of memory with {plural(microbatch_size, 'sequence')} in a micro-batch"
+    if microbatch_size > 1:
+        return f"{said}; it is tried again with fewer"
+    return f"{said}; a smaller size, a shorter data.seq_len or more runtime.workers need less"
 
 
 def outcome_of_files(pickled: str | None, text: str | None) -> dict[str, Any]:

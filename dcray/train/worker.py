@@ -21,7 +21,7 @@ from dcray.config.run import RunConfig
 from dcray.corpus.stream import StreamRefs, fetch_rows, validation_rows
 from dcray.corpus.validation_rows import nats_file
 from dcray.reports import Outcome, Report
-from dcray.train.failure import group_environment, outcome_of, peer_seconds
+from dcray.train.failure import group_environment, memory_reason, outcome_of, peer_seconds
 from dcray.types import RunSpec
 
 STOP_FILE = "stop"  # in a trial's folder: go to the next report, save, end
@@ -53,19 +53,19 @@ def trial(
             trainer = _trainer(spec, folder, refs[config["data"]], plugin_files)
             outcome = dict(trainer.fit().return_value)
         except Exception as error:
-            shared = spec.run.runtime.num_devices < 1
-            outcome = outcome_of(error, traceback.format_exc(), shared=shared)
-        finally:
-            if spec.run.runtime.num_devices < 1:
-                _leave_memory_to_others()
+            outcome = outcome_of(error, traceback.format_exc())
+        if outcome.get("out_of_memory"):
+            outcome["reason"] = memory_reason(spec.run.runtime.microbatch_size or 1)
+        if spec.run.runtime.num_devices < 1 or outcome.get("out_of_memory"):
+            _free_memory()
         loss = outcome.get("val_loss")
         ray.tune.report(said | {"outcome": outcome} | ({} if loss is None else {"val_loss": loss}))
         if outcome["state"] != "complete":
             return
 
 
-def _leave_memory_to_others() -> None:
-    """Free the GPU memory that this process keeps for a next run: other trials share the card."""
+def _free_memory() -> None:
+    """Free the GPU memory that this process keeps for a next run: others need it."""
     import gc
 
     import torch

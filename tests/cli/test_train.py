@@ -202,6 +202,44 @@ def test_a_dry_run_needs_no_corpus(dcray, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+HUNGRY = """
+from typing import ClassVar
+
+import torch
+
+from dcray.objectives.ar import AR
+
+
+class Hungry(AR):
+    name: ClassVar[str] = "hungry"
+
+    def terms(self, model, batch, key):
+        if len(batch.real) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        yield from super().terms(model, batch, key)
+
+
+PLUGIN = Hungry
+"""
+
+
+def test_out_of_memory_is_answered_by_a_smaller_micro_batch(dcray, tiny_corpus, tmp_path):
+    """Eight sequences, then four do not fit; two do, and the batch is the same."""
+    plugin = tmp_path / "hungry.py"
+    plugin.write_text(HUNGRY)
+    asked = words(tiny_corpus, tmp_path / "runs", "objective=hungry")
+    code, _, err = dcray("--plugin", plugin, *asked)
+    assert code == 0, err
+    for micro in (8, 4):
+        assert f"lost, it ran out of memory with {micro} sequences in a micro-batch" in err
+    (run,) = runs(tmp_path / "runs")
+    assert run.data.tags["microbatch_size"] == "2"
+    code, _, err = dcray(*words(tiny_corpus, tmp_path / "ar"))
+    assert code == 0, err
+    (plain,) = runs(tmp_path / "ar")
+    assert run.data.metrics["val_loss"] == pytest.approx(plain.data.metrics["val_loss"], rel=1e-5)
+
+
 def test_resident_and_pipeline_give_the_same_loss(dcray, tiny_corpus, tmp_path):
     assert len(Corpus.open(tiny_corpus).shards(500)) == 2
     losses = []

@@ -387,6 +387,21 @@ def test_a_run_lost_beside_others_on_a_gpu_is_tried_again_alone():
     assert all(spec.config.runtime == chain[0].config.runtime for spec in others)
 
 
+def test_a_run_without_memory_is_tried_again_in_smaller_pieces_down_to_one():
+    """The batch stays, so the identity does: 8 sequences as 8, 4, 2 and 1 at a time."""
+    state = state_of(study_of(MINI))
+    chain, tried = state.ready()[0], []
+    while again := next((c for c in state.ready() if c[0].key == chain[0].key), None):
+        micro = again[0].config.runtime.microbatch_size or 8
+        place = again[0].config.runtime.model_copy(update={"microbatch_size": micro})
+        tried.append(micro)
+        assert again[0].config.identity("x") == chain[0].config.identity("x")
+        state.start(again)
+        state.apply(replace(again[0], place=place).ended("lost", out_of_memory=True))
+    assert tried == [8, 4, 2, 1]
+    assert state.ended[chain[0].key].state == "lost"
+
+
 def test_what_cannot_be_afforded_is_not_ready_and_ends_the_command():
     state = state_of(study_of(MINI))
     left = [5]

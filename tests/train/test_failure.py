@@ -23,7 +23,7 @@ from ray.train.v2._internal.exceptions import (
 )
 
 from dcray.errors import ConfigError
-from dcray.train.failure import CROWDED, outcome_of, outcome_of_files
+from dcray.train.failure import memory_reason, outcome_of, outcome_of_files
 
 DEAD = ActorDiedError()
 KILLED = WorkerHealthCheckFailedError("Worker health check failed.", DEAD)
@@ -106,11 +106,14 @@ def test_a_rank_that_is_silent_is_named():
         in_task(RuntimeError("CUDA error: out of memory")),
     ],
 )
-def test_a_run_short_of_memory_beside_others_is_lost_and_alone_it_has_failed(error):
-    beside = outcome_of(error, "trace", shared=True)
-    assert (beside["state"], beside["reason"]) == ("lost", CROWDED)
-    assert outcome_of(error, "trace")["state"] == "failed"
-    assert outcome_of(ValueError("bad"), "trace", shared=True)["state"] == "failed"
+def test_a_run_short_of_memory_is_lost_and_may_do_with_less(error):
+    found = outcome_of(error, "trace")
+    assert (found["state"], found["out_of_memory"]) == ("lost", True)
+    assert "out_of_memory" not in outcome_of(ValueError("bad"), "trace")
+    beside = outcome_of(group(rank0=PEER, rank1=error), "trace")  # the others hear that it is gone
+    assert beside["out_of_memory"]
+    assert memory_reason(4).startswith("it ran out of memory with 4 sequences in a micro-batch; it")
+    assert "1 sequence in a micro-batch; a smaller size, a shorter data.seq_len" in memory_reason(1)
 
 
 def test_what_tune_kept_of_a_dead_trial(tmp_path):
