@@ -99,6 +99,7 @@ search = {{ stopping = "none", branching = BRANCHING }}
 """
 
 
+@pytest.mark.slow
 def test_branches_of_a_search_are_runs_from_scratch(dcray, tiny_corpus, tmp_path):
     """Each branch's averaged and raw loss, bit for bit; and the winner's weights stay."""
     folder, found, cells = tmp_path / "runs", {}, []

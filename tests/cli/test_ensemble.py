@@ -127,6 +127,7 @@ def test_the_same_command_again_answers_from_the_record(searched, tiny_corpus):
     assert final_table(directory) == before
 
 
+@pytest.mark.slow
 def test_killed_among_its_members_and_run_again_it_is_the_same(searched, tiny_corpus, tmp_path):
     """kill -9 of the driver when the first member has ended; the table is the undisturbed one."""
     words = search_words(study_in(tmp_path), tiny_corpus, tmp_path / "runs", "--json")

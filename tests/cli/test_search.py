@@ -213,6 +213,7 @@ inherit = "ar"
 """
 
 
+@pytest.mark.slow
 def test_stock_asha_loses_nothing_and_repeats_nothing(dcray, tiny_corpus, tmp_path):
     study = write_study(tmp_path, body=ASHA, epochs=(4, 8, 16))
     words = search_words(study, tiny_corpus, tmp_path / "runs", "--json")

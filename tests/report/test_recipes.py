@@ -356,6 +356,7 @@ def recorded(directory):
                           train_tokens=run.train_tokens, name=recipe)  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_command_sets_recipes_of_a_record_side_by_side(tmp_path):
     recorded(tmp_path)
     words = ("analyze", "many", "--dir", tmp_path, "--bootstrap", 0)
