@@ -65,13 +65,7 @@ def plan(
     asked = Study.read(study)
     cell_specs = asked.select(sizes=names(sizes), budgets=names(budgets), recipes=names(recipes))
     manifest = _manifest(corpus, corpus_beside(asked))
-    ids = manifest.tokenizer.vocab_size if manifest else None
-    largest = max(cell_spec.cell.unique_tokens for cell_spec in cell_specs)
-    if manifest and largest > manifest.train.tokens:
-        say(
-            f"warning: the corpus has {manifest.train.tokens:,} training tokens, and the largest "
-            f"budget is {largest:,}: dcray search will refuse it; prepare a larger corpus"
-        )
+    _warn_of_small(manifest, max(cell_spec.cell.unique_tokens for cell_spec in cell_specs))
     from dcray.cli.screen.plan_view import print_plan
     from dcray.plan.as_json import as_dict
     from dcray.plan.study_plan import plan_study
@@ -80,7 +74,7 @@ def plan(
         asked,
         cell_specs,
         directory,
-        vocab_size=ids,
+        vocab_size=_vocab_size(manifest),
         cluster=cluster,
         tracking_uri=tracking_uri,
         tell=say,
@@ -101,6 +95,19 @@ def _manifest(corpus: Path | None, of_study: Path | None) -> Manifest | None:
         return read_manifest(of_study) if of_study else None
     except ConfigError:  # the corpus is not prepared yet: a plan needs none
         return None
+
+
+def _vocab_size(manifest: Manifest | None) -> int | None:
+    return manifest.tokenizer.vocab_size if manifest else None
+
+
+def _warn_of_small(manifest: Manifest | None, largest: int) -> None:
+    """Warn of a corpus that lies there and is smaller than the largest budget (tokens)."""
+    if manifest and largest > manifest.train.tokens:
+        say(
+            f"warning: the corpus has {manifest.train.tokens:,} training tokens, and the largest "
+            f"budget is {largest:,}: dcray search will refuse it; prepare a larger corpus"
+        )
 
 
 def _suggest(
@@ -128,9 +135,7 @@ def _suggest(
     known = recorded(rows, recipe)
     source = f'results of "{name}" on record, recipe {recipe}' if known else "the paper's winners"
     beside = corpus_beside(Study.read(study)) if study else None
-    manifest = _manifest(corpus, beside)
-    ids = manifest.tokenizer.vocab_size if manifest else None
-    vocab_size, _ = planned_vocab_size(config, ids)
+    vocab_size, _ = planned_vocab_size(config, _vocab_size(_manifest(corpus, beside)))
     found = suggest(config, num_params(config.shape, vocab_size), known or published())
     if as_json:
         out.print_json(json.dumps(suggestion_dict(found, source)))

@@ -89,7 +89,7 @@ def split_spans(first: Ids, stop: Ids, borders: Ids) -> tuple[Ids, Ids, Ids]:
 
 
 class DocumentRows:
-    """Where rows lie in the stream if documents are packed anew every epoch.
+    """Tell where rows lie in the stream if documents are packed anew every epoch.
 
     Row i of epoch e has the id e * rows + i.
     """

@@ -53,7 +53,7 @@ class Noise:
 
 @dataclass(frozen=True)
 class EqualCost:
-    """What a recipe is worth at equal cost, budget by budget, and the difference of losses there.
+    """Hold a recipe's worth at equal cost, budget by budget, and the difference of losses there.
 
     flops: {budget: FLOPs at which the two are compared}; why: a sentence for each budget without
     a comparison or without a number. difference: recipe minus baseline in nats, the mean over

@@ -25,7 +25,7 @@ EQUALS = (PARAMETERS, TRAINING, INFERENCE)
 
 @dataclass(frozen=True)
 class Standing:
-    """What a recipe is worth at equal `at_equal`, budget by budget, with intervals and nulls.
+    """Hold what a recipe is worth at equal `at_equal`, budget by budget, with intervals and nulls.
 
     why: a sentence for each number that is missing. difference: recipe minus baseline in nats with
     its 95 % interval: over equal cells and seeds, or over the budgets that

@@ -26,7 +26,7 @@ from dcray.track import runs
 from dcray.track.locks.lease import Lease, adopt, settle, take
 from dcray.track.locks.owner import Owner, this_process
 from dcray.track.mlflow.connection import Connection, connect
-from dcray.track.mlflow.dataset import SOURCE, log_dataset
+from dcray.track.mlflow.dataset import log_dataset
 from dcray.track.mlflow.experiment import Experiment
 from dcray.track.mlflow.write_queue import Write, Writer, replay
 from dcray.track.points import run_name
@@ -54,6 +54,7 @@ class Store:
         self._open: dict[str, Result] = {}
         self._leases: dict[str, Lease] = {}
         self._parents: dict[Cell, str] = {}
+        self._with_dataset: set[str] = set()  # ids of runs
         self._provenance: dict[str, str] | None = None
         atexit.register(self.close)
 
@@ -170,8 +171,9 @@ class Store:
                 lambda: self._child(key, run_name(key, params, axes), marks)
             )
             if not known and manifest and "corpus" in marks:
-                ids = run_id, parent  # MLflow shows the cell's run first
+                ids = {run_id, parent} - self._with_dataset  # MLflow shows the cell's run first
                 self._wait(lambda: log_dataset(self.connection, ids, key.cell, marks, manifest))
+                self._with_dataset |= ids
         texts = {"config.json": json.dumps(config, indent=1, sort_keys=True)}
         if manifest is not None:
             texts["manifest.json"] = json.dumps(manifest, indent=1, sort_keys=True)
@@ -229,7 +231,6 @@ class Store:
             **texts_of(columns_of(key)),
             **identity_marks(key.cell, this_process(), self.attempt),
             "dcray.role": "result",
-            **SOURCE,
             "dcray.key": key.name,
             "dcray.state": "running",
             "kind": key.kind,
@@ -283,7 +284,6 @@ class Store:
         if not found:
             marks = {
                 **texts_of(tags),
-                **SOURCE,
                 **identity_marks(cell, this_process(), self.attempt),
                 "dcray.role": "cell",
                 "dcray.cell": cell.name,

@@ -10,10 +10,13 @@ from dcray.track.locks.owner import Owner
 from dcray.track.points import FORMAT
 from dcray.types import Cell, RunKey
 
+SOURCE = {"mlflow.source.name": "dcray", "mlflow.source.type": "LOCAL"}  # MLflow's Source column
+
 
 def identity_marks(cell: Cell, owner: Owner, attempt: str) -> dict[str, str]:
-    """Return the tags of a run's study and of the driver that has it open."""
+    """Return the tags of a run's study and source, and of the driver that has it open."""
     return {
+        **SOURCE,
         "study": cell.study,
         "dcray.format": str(FORMAT),
         "dcray.owner": owner.to_json(),

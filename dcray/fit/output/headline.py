@@ -9,6 +9,7 @@ from dcray.fit.compare import Comparison
 from dcray.fit.efficiency import Equivalence
 from dcray.fit.fit import FAILS
 
+EVERYWHERE, NOWHERE = "each budget", "no budget"  # at which a worth lies outside of its null
 NO_INTERVAL = "No interval is drawn: --bootstrap 1000 gives one."
 
 
@@ -105,13 +106,12 @@ def _verdict(told: Sequence[Equivalence], drawn: bool) -> str:
     """Say at which budgets the worth can be told from nothing; "" if no null was drawn."""
     if not drawn or not null_ends(told):
         return ""
-    found = [one for one in told if outside(one)]
-    if not found:
+    where = outside_at(told)
+    if where == NOWHERE:
         return " It lies inside its null: it cannot be told from nothing."
-    if len(found) == len(told):
+    if where == EVERYWHERE:
         return " It lies outside of its null."
-    there = ", ".join(count_label(round(one.unique_tokens)) for one in found)
-    return f" It lies outside of its null at {there}; elsewhere it cannot be told from nothing."
+    return f" It lies outside of its null at {where}; elsewhere it cannot be told from nothing."
 
 
 def _end(value: float, each: Sequence[Equivalence]) -> str:
@@ -215,7 +215,7 @@ def outside_at(each: Sequence[Equivalence]) -> str:
     found = [one for one in each if outside(one)]
     if found and len(found) < len(each):
         return ", ".join(count_label(round(one.unique_tokens)) for one in found)
-    return "each budget" if found else "no budget"
+    return EVERYWHERE if found else NOWHERE
 
 
 def outside(answer: Equivalence) -> bool:

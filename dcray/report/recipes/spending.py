@@ -1,8 +1,8 @@
-"""What the runs of a recipe cost: FLOPs of training and of a token read, from configurations.
+"""Compute what a recipe's runs cost, from configurations: FLOPs of training and of a token read.
 
 A recipe's runs at one size share one forward pass and one number of passes; so the configuration of
 one of them, and each run's tokens, give the exact FLOPs of all. What an optimizer itself computes
-is not counted. An ensemble of K counts K times, for training and for reading.
+is counted with the training. An ensemble of K counts K times, for training and for reading.
 """
 
 from __future__ import annotations
@@ -21,21 +21,15 @@ from dcray.fit.ranking import TRAINING
 from dcray.report.cells import Cell, loss_of
 from dcray.track.rows import Row
 
-MEMBERS = "ensemble"  # the tag of a result that averages runs: how many
 ConfigOf = Callable[[str], Mapping[str, Any]]  # run id: the configuration on record
 
 
 @dataclass(frozen=True)
 class Forward:
-    """FLOPs of reading one token, and of training on one, for one member."""
+    """Hold the FLOPs of reading one token, and of training on one, for one member."""
 
     reading: float
     training: float
-
-
-def num_members(row: Row) -> int:
-    """Return the number of runs that an ensemble averages; 1 for a run by itself."""
-    return int(row.tags.get(MEMBERS, 1))
 
 
 def forward_of(config: Mapping[str, Any]) -> Forward:
@@ -68,15 +62,15 @@ class Spending:
         if tokens is None and row.num_epochs is None:
             raise ConfigError(f"run {row.run_id} does not say its tokens")
         trained = float(tokens) if tokens else float(row.num_epochs or 0) * row.unique_tokens
-        return self._forward(cell).training * trained * num_members(row)
+        return self._forward(cell).training * trained * row.num_members
 
     def inference(self, cell: Cell, row: Row) -> float:
         """Compute the FLOPs of reading one token; raises ConfigError if they are not on record."""
-        return self._forward(cell).reading * num_members(row)
+        return self._forward(cell).reading * row.num_members
 
     def columns(self, cell: Cell, row: Row) -> dict[str, Any]:
         """Return num_members, training_flops and inference_flops (a token); None if not known."""
-        found: dict[str, Any] = {"num_members": num_members(row)}
+        found: dict[str, Any] = {"num_members": row.num_members}
         try:
             flops = {
                 "training_flops": self.training(cell, row),
@@ -120,6 +114,6 @@ class Spending:
             if source != "confirmed":
                 found += [Spent(U, flops(cell, row), loss_of(row)) for row in cell.candidates]
             elif cell.fresh:
-                num_seeds = sum(num_members(row) for row in cell.fresh)
+                num_seeds = sum(row.num_members for row in cell.fresh)
                 found.append(Spent(U, flops(cell, best), cell.loss(source), num_seeds))
         return found

@@ -1,4 +1,4 @@
-"""Where each recipe of a study stands: at equal parameters, training FLOPs and inference FLOPs."""
+"""Set a study's recipes side by side at equal parameters, training FLOPs and inference FLOPs."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from dcray.fit.uncertainty.paired import LEVEL, Paired
 from dcray.progress import counted
 from dcray.report.basis import WORDS, Choice
 from dcray.report.cells import loss_of
-from dcray.report.recipes.spending import Spending, num_members
+from dcray.report.recipes.spending import Spending
 
 
 @dataclass(frozen=True)
 class Told:
-    """What an analysis found of one recipe: the answer that has it, else why none has; its pairs.
+    """Hold what an analysis found of one recipe: its answer, else why it has none; its pairs.
 
     apart: why its losses are not comparable with the baseline's at equal FLOPs; "" if they are.
     """
@@ -73,7 +73,7 @@ def standings(
             sample = WORDS[source] + (f", with the noise of {of}" if of and num_draws else "")
             one = at_cost(recipe, recipe, at_equal, compared)
             each.append(replace(one, sample=sample if compared.flops else "", bias=bias))
-        members = max(num_members(cell.winner) for cell in choice.of(recipe))
+        members = max(cell.winner.num_members for cell in choice.of(recipe))
         label = choice.label(recipe)
         found += [replace(one, label=label, num_members=members) for one in each]
     return tuple(by_worth(found))
@@ -110,7 +110,7 @@ def _unpaired(
     if noise is None:
         return found
     squares = sum(
-        cell.loss(source) ** 2 / sum(map(num_members, cell.counted(source)))
+        cell.loss(source) ** 2 / sum(row.num_members for row in cell.counted(source))
         for pair in both
         for cell in pair
     )

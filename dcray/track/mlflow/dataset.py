@@ -12,7 +12,6 @@ from dcray.track.mlflow.connection import Connection
 from dcray.types import Cell
 
 DIGEST_CHARACTERS = 8
-SOURCE = {"mlflow.source.name": "dcray", "mlflow.source.type": "LOCAL"}  # tags: the Source column
 
 
 def log_dataset(
